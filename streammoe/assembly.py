@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -18,6 +19,7 @@ from streammoe.daemon.reload import Reload
 from streammoe.daemon.resume import check_checkpoint, is_blank, latest_visible_checkpoint, resumed
 from streammoe.daemon.server import MetricsServer
 from streammoe.daemon.signals import StopFlag
+from streammoe.daemon.status import Status
 from streammoe.errors import ConfigError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile
@@ -106,7 +108,9 @@ def open_daemon(
         store.prepare()
         health = health or Health()
         health.ready, health.unsaved = False, ""
+        status = stack.enter_context(Status(store.folder, version("streammoe"), health))
         metrics, server = Metrics(health), None
+        metrics.counter("streammoe_starts_total").inc(status.starts)
         if settings.metrics.enabled:
             server = stack.enter_context(closing(MetricsServer(settings.metrics, health)))
         writer = _prediction_writer(settings, health)
@@ -128,7 +132,7 @@ def open_daemon(
         compile_kernels(settings)
         outputs, generation = Outputs(letters, sink, health.waits), found[0] if found else 0
         checkpoints = Checkpoints(store, state, source, outputs, metrics, settings.checkpoint, generation, restart)
-        daemon = Daemon(source, state, outputs, checkpoints, metrics, reload, observer, on_batch)
+        daemon = Daemon(source, state, outputs, checkpoints, metrics, reload, observer, on_batch, status)
         if server is not None:
             server.metrics = metrics.registry
         yield DaemonHandle(daemon, None if server is None else server.url)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from prometheus_client import (
@@ -24,12 +26,12 @@ Kind = TypeVar("Kind", bound=Counter | Gauge | Histogram)
 class ComputedCounter(Counter):
     """A counter that may have series that are computed when they are asked for."""
 
-    compute: Callable[[], Mapping[str, float]] = dict
-    """Returns their totals by the value of the label."""
+    compute: Callable[[], Mapping[tuple[str, ...], float]] = dict
+    """Returns their totals by the values of the labels."""
 
     def collect(self) -> Iterable[MetricFamily]:
-        for value, total in self.compute().items():
-            series = self.labels(value)
+        for values, total in self.compute().items():
+            series = self.labels(*values)
             series.reset()
             series.inc(total)
         return super().collect()
@@ -58,6 +60,19 @@ COMMON: dict[str, Metric] = {
 """What every catalogue has."""
 
 
+def memory_limit() -> float:
+    """Return the bytes of memory that this process may use: those of its cgroup if that has a limit, or the machine's.
+
+    From version 2 of cgroups, which containers and systemd limit.
+    """
+    of_machine = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    try:
+        group = Path("/proc/self/cgroup").read_text(encoding="ascii").rpartition("0::/")[2].strip()
+        return min(of_machine, float(Path("/sys/fs/cgroup", group, "memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):  # no such file, or "max"
+        return of_machine
+
+
 class _Refresh(Collector):
     """A collector without metrics of its own; registries ask collectors in the order in which they were registered."""
 
@@ -78,8 +93,7 @@ class LiveMetrics:
     """
 
     def __init__(self, catalogue: Mapping[str, Metric], refresh: Callable[[], None] = lambda: None) -> None:
-        # For all registries of the process, whose metrics are ours alone. Such series would give the time of this
-        # start, whereas counters go on from the first one.
+        # For all registries of the process, whose metrics are ours alone.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.registry.register(_Refresh(refresh))

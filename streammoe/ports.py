@@ -202,6 +202,11 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
+STALLS = ("leader", "records", "transaction", "topic")
+"""Why a partition is held up: its leader does not answer, it has unread records and returns none, a transaction stays
+open, or its topic is gone."""
+
+
 class SourceStatus(NamedTuple):
     """The state of a source, for metrics and readiness checks."""
 
@@ -213,8 +218,10 @@ class SourceStatus(NamedTuple):
     """The next offset to read from each assigned partition."""
     lags: Mapping[TopicPartition, int] = MappingProxyType({})
     """The number of records behind that offset in each partition."""
-    stalled: Sequence[TopicPartition] = ()
-    """Partitions that hold unread records but have returned none for a while."""
+    stalled: Mapping[TopicPartition, str] = MappingProxyType({})
+    """Partitions that are held up, each with one of `STALLS`."""
+    behind: float | None = None
+    """Seconds since the newest record returned was written, where there are more; 0 where not, ``None`` if unknown."""
     counters: Mapping[str, int] = MappingProxyType({})
     """Events since the start, counted by short stable names such as ``reconnected``."""
     held_back: Mapping[TopicPartition, int] = MappingProxyType({})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import click
 from streammoe.checked import array_of, restoring
 from streammoe.console import logged
 from streammoe.daemon.checkpoints import learned_digest
+from streammoe.daemon.status import age_seconds
 from streammoe.errors import CheckpointError
 from streammoe.estimators import ESTIMATORS, MixtureOfExperts, model_of
 from streammoe.options import as_arguments
@@ -71,17 +72,8 @@ def _generation_entry(store: CheckpointStore, generation: int, now: datetime | N
         "sound": problem is None,
         "problem": problem,
         **{name: metadata.get(name) for name in ("created", "n", "state_digest")},
-        "age_seconds": _age(metadata, now),
+        "age_seconds": age_seconds(metadata.get("created"), now),
     }
-
-
-def _age(metadata: Mapping[str, Any], now: datetime | None) -> float | None:
-    """Return the seconds since a checkpoint was written, or None if unknown."""
-    try:
-        since = datetime.fromisoformat(str(metadata.get("created")))
-        return ((now or datetime.now(UTC)) - since).total_seconds()  # noqa: TID251 - for people
-    except (ValueError, TypeError):  # missing, or not a time with a zone
-        return None
 
 
 def to_text(description: dict[str, Any]) -> str:
@@ -171,7 +163,7 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
         scores = _saved_scores(model, checkpoint)
     return {
         "generation": generation_of(Path(path)),
-        "age_seconds": _age(metadata, now),
+        "age_seconds": age_seconds(metadata.get("created"), now),
         "path": str(path),
         "n": model.n,
         "positions": metadata.get("positions", []),

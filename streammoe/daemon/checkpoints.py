@@ -84,6 +84,13 @@ class Checkpoints:
         """Path of the newest checkpoint; empty if there is none."""
         return str(self._store.path(self._generation)) if self._generation else ""
 
+    @property
+    def seconds_to_next(self) -> float | None:
+        """Seconds until one is due, unless so many events come that it is due before; None if there is nothing new."""
+        if not self.unsaved:
+            return None
+        return max(0.0, self._resumed_at + max(self._settings.every_seconds, self._paused) - time.monotonic())
+
     def begin(self) -> None:
         """Save or report where reading begins, once it can."""
         self._restart.begin()
@@ -185,7 +192,7 @@ class Checkpoints:
         if is_first or self._outputs.overdue or self.unsaved >= self._settings.every_events:
             return True
         # Where checkpoints take long, learning gets half of the time.
-        return time.monotonic() - self._resumed_at >= max(self._settings.every_seconds, self._paused)
+        return self.seconds_to_next == 0.0
 
     def _must_defer(self) -> bool:
         """Whether a checkpoint would pass over records that may fail the run at the end of the source.

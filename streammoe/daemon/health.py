@@ -59,6 +59,17 @@ class Health:
         return self.silent_seconds <= self.patience or any(wait.seconds for wait in self.waits.values())
 
     @property
+    def problem(self) -> str:
+        """Why the daemon is not ready; empty if it is."""
+        if self.unsaved:
+            return f"nothing can be saved: {self.unsaved}"
+        if waiting := self.waiting:
+            return f"learning waits: {waiting}"
+        if refused := self.source_refused():
+            return f"nothing can be read: {refused}"
+        return "" if self.ready else "not ready: restoring state or connecting"
+
+    @property
     def waiting(self) -> str:
         """Which sink has kept the daemon waiting for too long, and for how long; empty if none has."""
         lasted = {section: wait.seconds for section, wait in self.waits.items()}

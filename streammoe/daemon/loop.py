@@ -15,6 +15,7 @@ from streammoe.daemon.outputs import Outputs
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.run_state import RunState
 from streammoe.daemon.signals import StopFlag
+from streammoe.daemon.status import Status
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.errors import ModelJumped, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
@@ -88,6 +89,7 @@ class Daemon:
         reload: Reload | None = None,
         observer: Observer | None = None,
         on_batch: ProgressListener | None = None,
+        status: Status | None = None,
     ) -> None:
         self.source = source
         self.state = state
@@ -98,9 +100,14 @@ class Daemon:
         self._health = metrics.health
         self._reload = reload
         self._on_batch = on_batch or (lambda _: None)
+        self._status = status
         self._processed = 0
         """Records of this run."""
         metrics.follow(source.status)
+        if status is not None:
+            status.follow(source.status, lambda: self.checkpoints.seconds_to_next)
+        if state.pipeline.presence is not None:
+            metrics.show_columns(state.pipeline.presence)
         self._health.source_refused = lambda: source.status().refused
         self._publish()
 
@@ -293,6 +300,8 @@ class Daemon:
             state.outcomes, state.reasons, state.pending, None if state.jumps is None else state.jumps.losses.state
         )
         self.metrics.publish(state.model, state.pipeline.scores, self.source.progress())
+        if self._status is not None:
+            self._status.publish(state, self.checkpoints.unsaved)
 
     def _summary(self, seconds: float) -> Summary:
         state = self.state

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from operator import countOf
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from streammoe.catalogue import COMMON, LiveMetrics, Metric
+from streammoe.catalogue import COMMON, LiveMetrics, Metric, memory_limit
 from streammoe.daemon.guards import LossState
 from streammoe.daemon.health import SINKS, Health
 from streammoe.engine.portfolio import MEMBERS
+from streammoe.errors import REASONS
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
+from streammoe.pipeline.presence import MOST_COUNTED, Presence
 from streammoe.pipeline.scores import AVERAGES, PrequentialScores, Scores
 from streammoe.pipeline.sink_wait import SinkWait
-from streammoe.ports import SourceStatus
+from streammoe.ports import STALLS, SourceStatus
 from streammoe.text import listed
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -30,8 +33,14 @@ COMPARISON_INTERVAL = 1_000
 
 
 CATALOGUE: dict[str, Metric] = {
-    "streammoe_events_total": Metric(Counter, "Events by outcome, since the first start", ("outcome",)),
-    "streammoe_rejected_total": Metric(Counter, "Rejected records by reason, since the first start", ("reason",)),
+    "streammoe_events_total": Metric(Counter, "Events by outcome", ("outcome",)),
+    "streammoe_rejected_total": Metric(Counter, "Rejected records by reason", ("reason",)),
+    "streammoe_column_values_total": Metric(
+        Counter,
+        f"Values of a column that are missing or unknown levels, of the first {MOST_COUNTED} columns",
+        ("column", "state"),
+    ),
+    "streammoe_columns_vanished": Metric(Gauge, "Columns that came with every event and come no more"),
     "streammoe_pending_labels": Metric(Gauge, "Features that wait for their label, and labels for their features"),
     "streammoe_prequential_log_loss": Metric(
         Gauge, "Mean of -log s(y|x), each event predicted before it is learned", ("average",)
@@ -58,15 +67,13 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_model_events": Metric(Gauge, "Events that the model has learned, warm-up included"),
     "streammoe_warming_up": Metric(Gauge, "1 until the mixture is first fitted, else 0"),
     "streammoe_step_size": Metric(Gauge, "Step size of the next event"),
-    "streammoe_outliers_total": Metric(
-        Counter, "Events beyond the tails of Gaussian experts, which counted less, since the first start"
-    ),
+    "streammoe_outliers_total": Metric(Counter, "Events beyond the tails of Gaussian experts, which counted less"),
     "streammoe_member_weight": Metric(
         Gauge,
         f"Weight of a member in the next prediction: {listed(MEMBERS, 'or')}",
         ("member",),
     ),
-    "streammoe_drifts_total": Metric(Counter, "Concept drifts detected since the first start"),
+    "streammoe_drifts_total": Metric(Counter, "Concept drifts detected"),
     "streammoe_drift_last_event": Metric(Gauge, "Events learned when the last drift was found; 0 before the first"),
     "streammoe_expert_mass": Metric(Gauge, "Mean responsibility of an expert", ("expert",)),
     "streammoe_expert_loss": Metric(Gauge, "Mean of -log e_k(y|x), weighted by responsibilities", ("expert",)),
@@ -77,10 +84,12 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_convergence_residual": Metric(
         Gauge, "Norm of the mean of S - s over the mean of its norm: near 0 at a stationary point, 1 far from one"
     ),
-    "streammoe_guard_jumps_total": Metric(Counter, "Jumps of the loss, since the first start"),
+    "streammoe_guard_jumps_total": Metric(Counter, "Jumps of the loss"),
     "streammoe_guard_high_windows": Metric(
         Gauge, "Consecutive windows whose loss is far above the usual one; 3 are a jump"
     ),
+    "streammoe_starts_total": Metric(Counter, "Starts with this checkpoint folder, this one included"),
+    "streammoe_memory_limit_bytes": Metric(Gauge, "Memory of the machine, or of its part that this process may use"),
     "streammoe_kernel_compile_seconds": Metric(
         Gauge, "Seconds spent compiling kernels since this start; 0 where they came from numba's cache"
     ),
@@ -92,8 +101,8 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_unsaved_events": Metric(
         Gauge, "Records processed since that state, which a crash makes the next start process again"
     ),
-    "streammoe_checkpoint_failures_total": Metric(Counter, "Failed attempts to save, since this start"),
-    "streammoe_reload_total": Metric(Counter, "Reloads of the settings by SIGHUP, since this start", ("outcome",)),
+    "streammoe_checkpoint_failures_total": Metric(Counter, "Failed attempts to save"),
+    "streammoe_reload_total": Metric(Counter, "Reloads of the settings by SIGHUP", ("outcome",)),
     "streammoe_reload_success_timestamp_seconds": Metric(
         Gauge, "Time at which the settings were last loaded, in seconds since 1970"
     ),
@@ -102,7 +111,7 @@ CATALOGUE: dict[str, Metric] = {
     ),
     "streammoe_sink_waited_seconds_total": Metric(
         Counter,
-        "Seconds that a sink has kept the daemon waiting, the present wait included, since this start",
+        "Seconds that a sink has kept the daemon waiting, the present wait included",
         ("sink",),
     ),
     "streammoe_sink_rejected": Metric(
@@ -110,9 +119,13 @@ CATALOGUE: dict[str, Metric] = {
     ),
     "streammoe_source_ready": Metric(Gauge, "1 once state and position are restored and reading has begun, else 0"),
     "streammoe_source_connected": Metric(Gauge, "1 while the source answers, else 0"),
-    "streammoe_source_stalled": Metric(Gauge, "Partitions with unread records that have returned none for a while"),
+    "streammoe_source_rejected": Metric(Gauge, "1 while the source rejects the login or certificate, else 0"),
+    "streammoe_source_stalled": Metric(Gauge, f"Partitions that are held up: {listed(STALLS, 'or')}", ("reason",)),
+    "streammoe_behind_seconds": Metric(
+        Gauge, "Age of the newest learned record of the partition that is furthest behind; 0 where all is read"
+    ),
     "streammoe_source_incidents_total": Metric(
-        Counter, "Incidents of the source, such as reconnected or offset_reset, since this start", ("event",)
+        Counter, "Incidents of the source, such as reconnected or offset_reset", ("event",)
     ),
     "streammoe_consumer_lag": Metric(Gauge, "Unread records of a partition", ("topic", "partition")),
     "streammoe_source_held_back_records": Metric(
@@ -152,9 +165,12 @@ class Metrics:
             self._show_wait(section, wait)
         waits = self.health.waits
         self.counter("streammoe_sink_waited_seconds_total").compute = lambda: {
-            section: waits[section].total for section in SINKS
+            (section,): waits[section].total for section in SINKS
         }
-        self.count(dict.fromkeys(OUTCOMES, 0), {})
+        self.counter("streammoe_source_incidents_total").compute = lambda: {
+            (event,): times for event, times in self._status.counters.items()
+        }
+        self.gauge("streammoe_memory_limit_bytes").set(memory_limit())
         for outcome in RELOAD_OUTCOMES:
             self.counter("streammoe_reload_total", outcome)
         self.gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
@@ -166,18 +182,19 @@ class Metrics:
     def count(
         self, outcomes: Mapping[str, int], reasons: Mapping[str, int], pending: int = 0, losses: LossState | None = None
     ) -> None:
-        """Show what became of the events since the first start.
+        """Show what became of events.
 
         Args:
-            outcomes: events by outcome.
+            outcomes: events by outcome, as all counts since the first start; what is shown counts from this one, since
+                a crash takes them back, and counters may only go back to 0.
             reasons: rejected records by reason.
             pending: events that wait for their label or features.
             losses: of the guard, if jumps are watched for.
         """
-        for outcome, events in outcomes.items():
-            self._raise("streammoe_events_total", events, outcome)
-        for reason, records in reasons.items():
-            self._raise("streammoe_rejected_total", records, reason)
+        for outcome in OUTCOMES:
+            self._raise("streammoe_events_total", outcomes.get(outcome, 0), outcome)
+        for reason in REASONS:
+            self._raise("streammoe_rejected_total", reasons.get(reason, 0), reason)
         self.gauge("streammoe_pending_labels").set(pending)
         if losses is not None:
             self._raise("streammoe_guard_jumps_total", losses.jumps)
@@ -188,6 +205,15 @@ class Metrics:
         self.counter("streammoe_reload_total", outcome).inc()
         if outcome != REFUSED:
             self.gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
+
+    def show_columns(self, presence: Presence) -> None:
+        """Show which values of columns were missing or unknown in this run."""
+        self.gauge("streammoe_columns_vanished").set(len(presence.lacking))
+        self.counter("streammoe_column_values_total").compute = lambda: {
+            (name, state): count
+            for state, counts in (("missing", presence.missing), ("unknown", presence.unknown))
+            for name, count in counts.copy().items()
+        }
 
     def publish(self, model: MixtureOfExperts, scores: Scores, progress: tuple[int, int] | None) -> None:
         """Show the model and its scores after a batch; an unknown value has no sample or is NaN."""
@@ -242,9 +268,10 @@ class Metrics:
         before, self._status = self._status, status
         self.gauge("streammoe_source_ready").set(status.ready)
         self.gauge("streammoe_source_connected").set(status.connected)
-        self.gauge("streammoe_source_stalled").set(len(status.stalled))
-        for event, times in status.counters.items():
-            self._raise("streammoe_source_incidents_total", times, event)
+        self.gauge("streammoe_source_rejected").set(bool(status.refused))
+        self.gauge("streammoe_behind_seconds").set(math.nan if status.behind is None else status.behind)
+        for reason in STALLS:
+            self.gauge("streammoe_source_stalled", reason).set(countOf(status.stalled.values(), reason))
         for name, values, earlier in (
             ("streammoe_consumer_position", status.positions, before.positions),
             ("streammoe_consumer_lag", status.lags, before.lags),
@@ -260,8 +287,8 @@ class Metrics:
         self.gauge("streammoe_sink_rejected", section).set_function(lambda: bool(wait.rejection()))
 
     def _raise(self, name: str, total: int, *labels: str) -> None:
-        """Raise a counter to a total; one that falls, such as of another model, counts on from there."""
-        before = self._totals.get((name, *labels), 0)
+        """Raise a counter by how much a total has risen since the last call; the first one only says where it is."""
+        before = self._totals.get((name, *labels), total)
         self.counter(name, *labels).inc(max(total - before, 0))
         self._totals[name, *labels] = total
 

@@ -212,17 +212,8 @@ class _Alive(_Handler):
 
 class _Ready(_Handler):
     def get(self) -> None:
-        health = self.server.health
-        if unsaved := health.unsaved:
-            self.say(503, f"nothing can be saved: {unsaved}")
-        elif waiting := health.waiting:
-            self.say(503, f"learning waits: {waiting}")
-        elif refused := health.source_refused():
-            self.say(503, f"nothing can be read: {refused}")
-        elif health.ready:
-            self.say(200, "ready")
-        else:
-            self.say(503, "not ready: restoring state or connecting")
+        problem = self.server.health.problem
+        self.say(503 if problem else 200, problem or "ready")
 
 
 class _NotFound(_Handler):

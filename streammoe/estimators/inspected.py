@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -82,6 +82,16 @@ class Inspected(base.Estimator):
     def column_kinds(self) -> dict[Any, ColumnKind]:
         """What each field holds: a kind of `streammoe.columns.kinds`; truth values are numbers."""
         return dict(self.learner.encoder.columns.own_kinds)
+
+    @property
+    def full_columns(self) -> dict[Any, Collection[str]]:
+        """Levels of the columns of categories that have as many as `max_levels` allows and take no others."""
+        columns = self.learner.encoder.columns
+        return {
+            name: columns.levels[name].keys()
+            for name in columns.with_columns
+            if len(columns.levels[name]) >= columns.max_levels
+        }
 
     @property
     def awaited(self) -> list[Any]:

@@ -16,6 +16,18 @@ LOGGER = logging.getLogger("streammoe.lock")
 LOCK_NAME = "lock"
 
 
+def is_locked(folder: Path) -> bool:
+    """Return whether a process holds the lock of a folder; it is neither taken nor created."""
+    try:
+        with (folder / LOCK_NAME).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 class FolderLock:
     """An exclusive lock on a checkpoint folder, held from construction to `close`.
 

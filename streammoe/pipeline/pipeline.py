@@ -206,7 +206,8 @@ class Pipeline:
             kept = np.flatnonzero(~lacks)
             X, rows = X[kept], rows[kept]
             texts = {j: [column[i] for i in kept.tolist()] for j, column in texts.items()}
-        for message in self.presence.update(self.model.fields, X, texts, lambda i: batch.location(int(rows[i]))):
+        full, place = self.model.full_columns, lambda i: batch.location(int(rows[i]))
+        for message in self.presence.update(self.model.fields, X, texts, full, place):
             LOGGER.warning("%s: %s", batch.origin, message)
 
     def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> _LearnedRows:

@@ -53,6 +53,8 @@ class Assignment:
         self.is_known = False
         """Whether all topics have been described."""
         self._n_missing = 0
+        self.gone: set[str] = set()
+        """Topics that were read and are missing."""
         if unread := sorted(f"{topic}/{number}" for topic, number in found.keys() - self._offsets.keys()):
             _LOGGER.warning(
                 "no longer read, according to source.topics and source.shard: %s. Their positions are kept in case "
@@ -73,7 +75,7 @@ class Assignment:
     def see(self, described: Mapping[str, TopicDescription]) -> bool:
         """Compare what the cluster says of the topics with what is known of them; return whether all were found."""
         settings = self._settings
-        topics = settings.topics or {*described, *(topic for topic in self._ids if settings.reads(topic))}
+        topics = set(settings.topics or ()) or {*described, *(topic for topic in self._ids if settings.reads(topic))}
         missing = ", ".join(sorted(topic for topic in topics if topic not in described))
         if missing or not topics:
             self._n_missing += 1
@@ -81,8 +83,10 @@ class Assignment:
                 return False
             self._report_missing(missing, any_found=bool(described))
             if self.is_known:
+                self.gone = topics - described.keys()
                 return False
         self._n_missing = 0
+        self.gone = set()
         self._described = {topic: described[topic] for topic in sorted(topics) if topic in described}
         if not self.is_known:
             self._drop(tp for tp in self._offsets if tp.topic not in self._described)

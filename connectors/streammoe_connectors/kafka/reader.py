@@ -31,6 +31,11 @@ from streammoe_connectors.kafka.survey import Stalls, Survey
 from streammoe_connectors.kafka.values import Values
 
 _LOGGER = logging.getLogger("streammoe.source")
+INCIDENTS = (
+    *("reconnected", "login_rejected", "consumer_rebuilt", "partition_discovered"),
+    *("offset_reset", "gap", "passed_early", "mirror_failed"),
+)
+"""All events that are counted, so that each has a series from the start."""
 _POLL_SECONDS = 0.1
 """Timeout of `poll`; the regular checks wait this long."""
 _FLOWING_POLL_SECONDS = 0.005
@@ -79,7 +84,7 @@ class Reader(threading.Thread):
         """High watermarks."""
         self._settings, self._client, self._values, self._origin = settings, client, values, origin
         self._position = position  # that the daemon knows
-        self._counters: Counter[str] = Counter()
+        self._counters = Counter(dict.fromkeys(INCIDENTS, 0))
         self._assignment = Assignment(settings, position, owner, self._counters)
         self._ownership = Ownership(settings, owner, self._counters)
         self._survey = Survey(settings)
@@ -170,7 +175,7 @@ class Reader(threading.Thread):
                 connected=self._link.connected,
                 refused=self._link.refused,
                 held_back={partition: buffer.n_held_back for partition, buffer in buffers.items()},
-                stalled=self._stalls.partitions,
+                stalled=self._stalls.partitions | {tp: "topic" for tp in buffers if tp.topic in self._assignment.gone},
                 counters=dict(self._counters),
             ),
             now,

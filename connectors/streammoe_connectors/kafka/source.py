@@ -41,6 +41,8 @@ class KafkaSource(Source):
         self._n_consumed = 0
         self._total = 0
         self._positions: dict[TopicPartition, int] = {}
+        self._began_at = time.time()  # noqa: TID251 - compared with timestamps of records
+        self._newest: dict[TopicPartition, float] = {}  # when the newest record returned was written
 
     def seek(self, position: Position | None) -> None:
         if position is not None:
@@ -65,6 +67,9 @@ class KafkaSource(Source):
         if batch is not None:
             before, self._positions = self._positions, offsets_of(batch.end)
             self._n_consumed += sum(self._positions.values()) - sum(before.values())
+            if batch.timestamps is not None and len(batch) and (newest := batch.timestamps.max() / 1000) > 0.0:
+                # Partitions are read in the order of timestamps, so all have come as far as the newest one.
+                self._newest |= dict.fromkeys(dict(self._positions.items() - before.items()), newest)
             self._position_to_checkpoint = None
         return batch
 
@@ -86,12 +91,16 @@ class KafkaSource(Source):
         if (reader := self._reader) is None:
             return SourceStatus(ready=False, connected=False)
         shown, ends, positions = reader.status, reader.ends, self._positions
+        lags = {tp: max(0, ends[tp] - offset) for tp, offset in positions.items() if tp in ends}
+        now = time.time()  # noqa: TID251 - compared with timestamps of records
+        ages = (now - self._newest.get(tp, self._began_at) for tp, lag in lags.items() if lag)
         return shown._replace(
             ready=self._ready,
             # A client that does not return, while it looks for an address for example, is not connected.
             connected=shown.connected and time.monotonic() - reader.status_at < 10.0,
             positions=positions,
-            lags={tp: max(0, ends[tp] - offset) for tp, offset in positions.items() if tp in ends},
+            lags=lags,
+            behind=max([0.0, *ages]) if self._ready else None,
         )
 
     def close(self) -> None:

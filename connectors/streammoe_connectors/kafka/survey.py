@@ -142,8 +142,8 @@ class Stalls:
 
     def __init__(self, settings: ReadingSettings) -> None:
         self._settings = settings
-        self.partitions: tuple[TopicPartition, ...] = ()
-        """Those that have been held up for ``stall_seconds``, in order."""
+        self.partitions: dict[TopicPartition, str] = {}
+        """Those that have been held up for ``stall_seconds``, and why; see `streammoe.ports.STALLS`."""
         self._waiting_since: dict[TopicPartition, float] = {}
         self._transactions: dict[TopicPartition, int] = {}
         """Partitions that an open transaction has held up for so long that it was reported, and at which offset."""
@@ -186,7 +186,11 @@ class Stalls:
             if new := sorted(found.difference(self.partitions)):
                 names = ", ".join(f"topic {topic}, partition {number}" for topic, number in new)
                 _LOGGER.warning(message, longest, names)
-        self.partitions = tuple(sorted(silent | unread))
+        self.partitions = {
+            **dict.fromkeys(self._transactions, "transaction"),
+            **dict.fromkeys(unread, "records"),
+            **dict.fromkeys(silent, "leader"),
+        }
         return bool(unread)
 
 

@@ -1,0 +1,78 @@
+"""Show what a daemon is doing, or how it ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from streammoe.console import logged
+from streammoe.daemon.status import NAME, WRITE_SECONDS, age_seconds, read
+from streammoe.errors import CheckpointError
+from streammoe.persistence.lock import is_locked
+from streammoe.text import printable
+
+PATIENCE = 15 * WRITE_SECONDS
+"""Age of the file, in seconds, from which its writer counts as not alive."""
+
+
+def status_of(folder: Path) -> dict[str, Any]:
+    """Return what the daemon of a checkpoint folder is doing, as JSON values.
+
+    Its ``state`` is ``learning``, ``not ready``, with the ``problem``, ``hanging``, ``stopped``, ``failed``, or
+    ``killed`` if it has not said how it ended.
+
+    Raises:
+        CheckpointError: no daemon has run with this folder.
+    """
+    found = read(folder)
+    if not found:
+        raise CheckpointError(f"{folder}: there is no {NAME} that can be read; give a daemon's checkpoint.dir")
+    age, end = age_seconds(found.get("written")), found.get("end")
+    if is_locked(folder):
+        is_alive = found.get("alive") is True and age is not None and age < PATIENCE
+        state = ("not ready" if found.get("problem") else "learning") if is_alive else "hanging"
+    elif end is None:
+        state = "killed"
+    else:
+        state = "failed" if end.get("error") else "stopped"
+    return {"state": state, "age_seconds": age, **found}
+
+
+def to_text(status: Mapping[str, Any]) -> str:
+    """Format a status for a terminal: what matters first, and nothing that says nothing."""
+    return "\n".join(f"{name:24} {_plain(value)}" for name, value in status.items() if value not in (None, "", [], {}))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{printable(str(name))} {_inner(inner)}" for name, inner in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
+
+
+def _inner(value: Any) -> str:
+    return f"({_plain(value)})" if isinstance(value, Mapping) else _plain(value)
+
+
+@click.command("status")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--check", is_flag=True, help="Exit with 1 unless the daemon is alive, for health checks.")
+@logged
+def command(folder: Path, as_json: bool, check: bool) -> None:
+    """Show what the daemon with this checkpoint folder is doing, or how it ended: no Prometheus is needed.
+
+    \b
+    Example:
+      streammoe status state
+    """
+    status = status_of(folder)
+    click.echo(json.dumps(status, indent=2) if as_json else to_text(status))
+    if check and status["state"] not in {"learning", "not ready"}:
+        sys.exit(1)
