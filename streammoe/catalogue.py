@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -54,8 +56,22 @@ PACKAGES = {
     "confluent_kafka": "confluent-kafka",
 }
 """The packages whose versions are shown, by their labels."""
+
+
+def revision() -> str:
+    """Return the commit that this program was built from: what an image says, or pip of a repository; else empty."""
+    if given := os.environ.get("STREAMMOE_REVISION"):
+        return given
+    with suppress(PackageNotFoundError, ValueError, AttributeError):
+        found = json.loads(distribution("streammoe").read_text("direct_url.json") or "{}")
+        return str(found.get("vcs_info", {}).get("commit_id", ""))
+    return ""
+
+
 COMMON: dict[str, Metric] = {
-    "streammoe_build_info": Metric(Gauge, "Always 1; the labels are the versions that run", (*PACKAGES, "python"))
+    "streammoe_build_info": Metric(
+        Gauge, "Always 1; the labels are the versions that run", ("revision", *PACKAGES, "python")
+    )
 }
 """What every catalogue has."""
 
@@ -100,7 +116,8 @@ class LiveMetrics:
         ProcessCollector(registry=self.registry)
         self._of: dict[str, Counter | Gauge | Histogram] = {}
         self.add(catalogue)
-        self.gauge("streammoe_build_info", *map(_version, PACKAGES.values()), platform.python_version()).set(1)
+        versions = (revision(), *map(_version, PACKAGES.values()), platform.python_version())
+        self.gauge("streammoe_build_info", *versions).set(1)
 
     def add(self, catalogue: Mapping[str, Metric]) -> None:
         """Add the metrics of another catalogue."""

@@ -24,6 +24,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 LEVELS = ("debug", "info", "warning", "error")
 
 
+EXTRAS = ("event", "topic", "partition")
+"""What a log record may say besides its message: a stable name of what happened, and where."""
+
+
 class JsonLines(logging.Formatter):
     """One JSON object for each log record."""
 
@@ -34,6 +38,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **{name: getattr(record, name) for name in EXTRAS if hasattr(record, name)},
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
@@ -53,8 +58,22 @@ class Lines(logging.Formatter):
 def logging_options(command: Command) -> Command:
     """Add the options for logging."""
     for option in (
-        click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
-        click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True),
+        click.option(
+            "--log-format",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+            envvar="STREAMMOE_LOG_FORMAT",
+            show_envvar=True,
+        ),
+        click.option(
+            "--log-level",
+            type=click.Choice(LEVELS),
+            default="info",
+            show_default=True,
+            envvar="STREAMMOE_LOG_LEVEL",
+            show_envvar=True,
+        ),
     ):
         command = option(command)
     return command

@@ -80,7 +80,9 @@ def to_text(description: dict[str, Any]) -> str:
     """Format a summary for a terminal."""
     lines = []
     for name, value in description.items():
-        if name == "generations":
+        if name == "history":
+            lines.append(f"{name:14} {len(value)} entries, shown by --history")
+        elif name == "generations":
             lines += [f"{name:14} {_generation(entry)}" for entry in value]
         elif name == "experts":
             lines += [f"{name:14} {_expert(k, expert)}" for k, expert in enumerate(value)]
@@ -139,6 +141,13 @@ def _generation(entry: dict[str, Any]) -> str:
     )
 
 
+def _entry_of_history(entry: Mapping[str, Any]) -> str:
+    """Format an entry: when, after how many events, what, beginnings of digests, and what else there is to say."""
+    more = {name: value for name, value in entry.items() if name not in ("time", "event", "n", "before", "after")}
+    digests = " to ".join((entry[name] or "none")[:12] for name in ("before", "after"))
+    return printable(f"{entry['time']}  n {entry['n']:<10,} {entry['event']:10} {digests}; {_plain(more)}")
+
+
 def _saved_scores(model: MixtureOfExperts, checkpoint: Checkpoint) -> Mapping[str, float | None]:
     """Return the running means that a daemon has saved with its model; empty for a model saved from Python."""
     state = checkpoint.metadata.get("scores")
@@ -173,6 +182,7 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
         "created": metadata.get("created"),
         "counters": metadata.get("counters", {}),
         "global": metadata.get("global", {}),
+        "history": metadata.get("history", []),
         "scores": scores,
         "pending": pending,
         "features": model.feature_names,
@@ -189,9 +199,10 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
 
 @click.command("inspect")
 @click.argument("path", metavar="DIR_OR_FILE", type=click.Path(path_type=Path))
+@click.option("--history", is_flag=True, help="Show only what has changed the model or how it learns, oldest first.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @logged
-def command(path: Path, as_json: bool) -> None:
+def command(path: Path, history: bool, as_json: bool) -> None:
     """Show what a checkpoint file, or the newest sound checkpoint of a folder, holds, and the state of the others.
 
     \b
@@ -199,4 +210,7 @@ def command(path: Path, as_json: bool) -> None:
       streammoe inspect state --json
     """
     description = inspect_path(path)
-    click.echo(json.dumps(description, indent=2) if as_json else to_text(description))
+    if as_json:
+        click.echo(json.dumps(description["history"] if history else description, indent=2))
+    else:
+        click.echo("\n".join(map(_entry_of_history, description["history"])) if history else to_text(description))

@@ -78,6 +78,7 @@ def _run(reload: Reload, stop: StopFlag, *, fresh: bool, from_model: Path | None
     """Run the daemon, and again from the last checkpoint where a sink can be recovered by that."""
     from streammoe.assembly import open_daemon
     from streammoe.daemon.health import Health, WaitReporter
+    from streammoe.daemon.signals import StopDeadline
 
     health = Health()
     with progress_bar("learning") as follow, WaitReporter(health):
@@ -95,7 +96,8 @@ def _run(reload: Reload, stop: StopFlag, *, fresh: bool, from_model: Path | None
                     gc.unfreeze()
                     gc.collect()
                     gc.freeze()
-                    return running.daemon.run(stop)
+                    with StopDeadline(running.daemon.checkpoints.stop_seconds, running.daemon.last_words):
+                        return running.daemon.run(stop)
             except RetriableSinkError as error:
                 if stop.requested:
                     raise SinkError(

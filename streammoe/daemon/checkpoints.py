@@ -91,6 +91,10 @@ class Checkpoints:
             return None
         return max(0.0, self._resumed_at + max(self._settings.every_seconds, self._paused) - time.monotonic())
 
+    def stop_seconds(self) -> float:
+        """Return how long a stop may take."""
+        return self._settings.stop_seconds
+
     def begin(self) -> None:
         """Save or report where reading begins, once it can."""
         self._restart.begin()
@@ -130,7 +134,9 @@ class Checkpoints:
                 break
         failed, self._metrics.health.unsaved = self._metrics.health.unsaved, ""
         if failed:  # logged when probes say so, too
-            LOGGER.warning("saving works again after %.0f s", time.monotonic() - started)
+            LOGGER.warning(
+                "saving works again after %.0f s", time.monotonic() - started, extra={"event": "saved_again"}
+            )
         self._metrics.health.saved_at = started
         self._has_saved = True
         self._start_is_saved = self._state.position is not None
@@ -213,7 +219,9 @@ class Checkpoints:
             newest = max(self._store.generations(), default=0)
             self._store.keep = jumps.n_to_keep(self._settings.keep, newest)
         arrays, metadata = self._state.content(ended=self._source.finished)
-        metadata |= {"transactional": self._outputs.transactional, "state_digest": learned_digest(arrays)}
+        digest = learned_digest(arrays)
+        metadata |= {"transactional": self._outputs.transactional, "state_digest": digest}
+        metadata["history"] = self._state.noted(digest)
         if (end := self._outputs.end()) is not None:  # to which a restart truncates predictions
             metadata["predictions"] = end
         self._generation = self._store.save(arrays, metadata)
@@ -235,6 +243,7 @@ class Checkpoints:
             min(pause, left),
             left,
             self._settings.retry_seconds,
+            extra={"event": "not_saved"},
         )
         while time.monotonic() < now + min(pause, left) and not self.stop.requested:
             self._metrics.health.beat()

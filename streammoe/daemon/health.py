@@ -120,12 +120,18 @@ class WaitReporter:
         before = self._reported.get(section)
         if before is not None and seconds < before:
             del self._reported[section]
-            LOGGER.warning("[%s] answers again after %.0f s; learning goes on", section, before)
+            LOGGER.warning(
+                "[%s] answers again after %.0f s; learning goes on", section, before, extra={"event": "sink_answers"}
+            )
         elif before is not None:
             self._reported[section] = seconds
         elif seconds >= SLOW_SECONDS:
             self._reported[section] = seconds
             rejected = self._health.rejected(section)
             LOGGER.warning(
-                "[%s] has not answered for %.0f s%s; learning waits until it does", section, seconds, rejected
+                "[%s] has not answered for %.0f s%s; learning waits until it does",
+                section,
+                seconds,
+                rejected,
+                extra={"event": "sink_waits"},
             )

@@ -116,6 +116,14 @@ class Daemon:
         """The current model."""
         return self.state.model
 
+    def last_words(self) -> str:
+        """Return what to say if a stop takes too long; another thread asks."""
+        checkpoints = self.checkpoints
+        return (
+            f"the stop has taken longer than checkpoint.stop_seconds = {checkpoints.stop_seconds():g}, so the process "
+            f"ends now; at least {checkpoints.unsaved:,} records were not saved, and the next start learns them again"
+        )
+
     def run(self, stop: StopFlag) -> Summary:
         """Learn until the source is finished or `stop` is requested, save, and return a summary.
 
@@ -194,7 +202,7 @@ class Daemon:
                 "next start learns again"
             )
         elif stop.requested:
-            LOGGER.info("stop requested; saving what was learned")
+            LOGGER.info("stop requested; saving what was learned", extra={"event": "stopping"})
         if self.source.finished:
             self._judge_end(stop)
         self.checkpoints.end(gave_up=gave_up)
@@ -230,6 +238,7 @@ class Daemon:
                 "%s. The data or their meaning have changed. They are learned, and the usual loss is measured again "
                 'from here; guard.on_jump = "stop" would not have learned them',
                 message,
+                extra={"event": "jumped"},
             )
             return
         self._outputs.flush_letters()
@@ -325,15 +334,22 @@ def _report(state: RunState, batch: Batch, processed: BatchResult, *, was_warmin
     model = state.model
     for reason in processed.reasons.keys() - state.reasons.keys():
         detail = next(letter.detail for letter in processed.letters if letter.reason == reason)
-        LOGGER.warning("rejected a record (%s); further ones are only counted: %s", reason, detail)
+        LOGGER.warning(
+            "rejected a record (%s); further ones are only counted: %s", reason, detail, extra={"event": "rejected"}
+        )
     if not state.outcomes["learned"] and not processed.outcomes["learned"] and processed.outcomes["predicted_only"]:
-        LOGGER.warning("no record so far has a target, so nothing has been learned; is schema.target right?")
+        LOGGER.warning(
+            "no record so far has a target, so nothing has been learned; is schema.target right?",
+            extra={"event": "no_target"},
+        )
     if was_warming_up and not model.is_warming_up:
         # The batch may have gone on.
         n = model.learner.context.warmed_up_at
-        LOGGER.info("warm-up is over; learning by steps from here (%d events so far)", n)
+        state.note("fitted", at_event=n)
+        LOGGER.info("warm-up is over; learning by steps from here (%d events so far)", n, extra={"event": "fitted"})
     n_drifts, drift = model.drifts - drifts, model.last_drift
     if n_drifts and drift is not None:
+        state.note("drift", drift=drift._asdict())
         LOGGER.warning(
             "%s: drift: the loss was %.3g an event and is %.3g, found at event %d%s; step sizes and average "
             "restart, the next step size is %.3g",
@@ -343,4 +359,5 @@ def _report(state: RunState, batch: Batch, processed: BatchResult, *, was_warmin
             drift.n,
             f" (the last of {n_drifts})" if n_drifts > 1 else "",
             model.step_size,
+            extra={"event": "drift"},
         )

@@ -65,13 +65,13 @@ class Reload:
         reconfigure(new, affects_events=any(name.partition(".")[0] in EVENT_SECTIONS for name in changed))
         self.settings = new
         changes = ", ".join(f"{name} = {after.get(name)!r} (was {before.get(name)!r})" for name in changed)
-        LOGGER.info("SIGHUP: applied %s", changes)
+        LOGGER.info("SIGHUP: applied %s", changes, extra={"event": "reloaded"})
         return "applied"
 
 
 def _rejected(why: str) -> str:
     for line in why.splitlines():
-        LOGGER.error("SIGHUP: no setting was changed: %s", line)
+        LOGGER.error("SIGHUP: no setting was changed: %s", line, extra={"event": "reload_refused"})
     return REFUSED
 
 

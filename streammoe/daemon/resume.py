@@ -15,10 +15,11 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field
 
+from streammoe.catalogue import revision
 from streammoe.checked import CheckedTable, Count, array_of, is_count, require, restoring
 from streammoe.daemon.guards import BadRecordGuard, JumpGuard, LossGuard, LossState
 from streammoe.daemon.model import model_from, n_lags, schema_of
-from streammoe.daemon.run_state import RunState
+from streammoe.daemon.run_state import MOST_NOTED, RunState, changed
 from streammoe.distributions import Gaussian
 from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, load, model_of
@@ -51,6 +52,17 @@ class SavedGuard(CheckedTable):
     saved: list[Annotated[list[Count], Field(min_length=2, max_length=2)]]
 
 
+class Entry(CheckedTable):
+    """An entry of the history, which may say more."""
+
+    time: str
+    event: str
+    n: Count
+    version: str
+    before: str | None
+    after: str | None
+
+
 class Bookkeeping(CheckedTable):
     """The metadata of a daemon's checkpoint; the content of positions and scores is checked where they are used."""
 
@@ -62,6 +74,7 @@ class Bookkeeping(CheckedTable):
     transactional: bool = False
     predictions: dict[str, Any] = Field(default_factory=dict)
     guard: SavedGuard | None = None
+    history: Annotated[list[Entry], Field(max_length=MOST_NOTED)] = Field(default_factory=list)
 
 
 def load_matching_model(path: Path, like: MixtureOfExperts, settings: Settings) -> MixtureOfExperts:
@@ -272,8 +285,10 @@ def resumed(
             "starting with the model of %s, which has learned %d events; counts start at 0", from_model, model.n
         )
     if learned is not None:
-        LOGGER.info("resuming from a checkpoint in %s with %d events learned", store.folder, model.n)
-    return RunState(
+        LOGGER.info(
+            "resuming from a checkpoint in %s with %d events learned", store.folder, model.n, extra={"event": "resumed"}
+        )
+    state = RunState(
         Pipeline(
             model,
             schema_of(settings),
@@ -284,10 +299,30 @@ def resumed(
         labels_of(settings, learned),
         BadRecordGuard(settings.dead_letters.max_ratio, None if learned is None else learned.arrays["guard.latest"]),
         _jump_guard(settings, store, found if learned else None, model),
-        {"version": version("streammoe"), "settings": settings.learning_settings()},
+        {"version": version("streammoe"), "revision": revision(), "settings": settings.learning_settings()},
         metadata["positions"][0],
         Counter(outcomes),
         Counter(metadata["counters"]["reasons"]),
+        list(metadata.get("history", ())),
+        metadata.get("state_digest"),
+    )
+    _note_start(state, store, found, from_model)
+    return state
+
+
+def _note_start(
+    state: RunState, store: CheckpointStore, found: tuple[int, Checkpoint] | None, from_model: Path | None
+) -> None:
+    """Add to the history how a run begins, and what was done to its checkpoints since the last one ended."""
+    known = {entry.get("folder") for entry in state.history}
+    for folder in sorted(path.name for path in store.folder.glob("set-aside-*")):
+        if folder not in known:
+            state.note("set aside", folder=folder)
+    if from_model is not None:
+        state.note("adopted", model=str(from_model))
+    settings = {} if found is None else changed(found[1].metadata["settings"], state.description["settings"])
+    state.note(
+        "started", generation=None if found is None else found[0], **({"settings": settings} if settings else {})
     )
 
 

@@ -17,6 +17,19 @@ from streammoe.ports import Batch, Position
 from streammoe.settings import Settings
 from streammoe.types import AnyArray
 
+MOST_NOTED = 100
+"""Number of entries of the history, the latest ones, that a checkpoint holds."""
+
+
+def changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[object]]:
+    """Return the settings that differ, each with its value before and now; None where it was not there."""
+    return {
+        f"{section}.{name}": [was, value]
+        for section in {**before, **now}
+        for name in {**before.get(section, {}), **now.get(section, {})}
+        if (was := before.get(section, {}).get(name)) != (value := now.get(section, {}).get(name))
+    }
+
 
 @dataclass
 class RunState:
@@ -34,6 +47,10 @@ class RunState:
     """Events by outcome, since the first start."""
     reasons: Counter[str] = field(default_factory=Counter)
     """Rejected records by reason, since the first start."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """What has changed the model or how it learns, the latest `MOST_NOTED` entries; see `note`."""
+    digest: str | None = None
+    """Of what is learned, in the newest checkpoint."""
 
     @property
     def model(self) -> MixtureOfExperts:
@@ -44,6 +61,22 @@ class RunState:
     def pending(self) -> int:
         """Number of events that wait for their label or features."""
         return 0 if self.labels is None else self.labels.pending
+
+    def note(self, event: str, **details: object) -> None:
+        """Add an entry to the history.
+
+        It says what happened, when, after how many events and in which version; with the digests of the last checkpoint
+        before and the first one after.
+        """
+        entry = {"time": _now(), "event": event, "n": self.model.n, "version": self.description["version"]}
+        entry |= {"revision": self.description["revision"], "before": self.digest, "after": None}
+        self.history = [*self.history, {**entry, **details}][-MOST_NOTED:]
+
+    def noted(self, digest: str) -> list[dict[str, Any]]:
+        """Return the history for a checkpoint with this digest."""
+        self.digest = digest
+        self.history = [entry if entry["after"] else {**entry, "after": digest} for entry in self.history]
+        return self.history
 
     def process(self, batch: Batch) -> BatchResult:
         """Learn a batch; `count` counts it.
@@ -79,7 +112,7 @@ class RunState:
                 "counters": {"outcomes": dict(self.outcomes), "reasons": dict(self.reasons)},
                 "scores": scores.to_json(),
                 **({} if jumps is None else {"guard": jumps.to_json()}),
-                "created": datetime.now(UTC).isoformat(timespec="seconds"),  # noqa: TID251 - for people
+                "created": _now(),
             },
         )
 
@@ -93,4 +126,10 @@ class RunState:
         if predictions is not None:
             interval, gate = settings.predictions.interval, settings.predictions.gate
             self.pipeline.predictions = replace(predictions, interval=interval, gate=gate)
-        self.description = {**self.description, "settings": settings.learning_settings()}
+        before, now = self.description["settings"], settings.learning_settings()
+        self.description = {**self.description, "settings": now}
+        self.note("reloaded", settings=changed(before, now))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")  # noqa: TID251 - for people

@@ -6,10 +6,17 @@ immediately. SIGHUP reloads the settings.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
+
+LOGGER = logging.getLogger("streammoe.daemon")
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 
@@ -64,3 +71,45 @@ class StopFlag(HangupFlag):
             os._exit(128 + number)
         self._number = signal.Signals(number)
         self.requested = True
+
+
+class StopDeadline:
+    """Context in which a stop that takes too long ends the process, whatever it hangs in.
+
+    Python calls handlers of signals between two instructions of the main thread, which a batch or a disk may keep from
+    coming. A thread is told of signals by the handler in C instead.
+
+    Args:
+        seconds: how long a stop may take, asked for when it is requested.
+        last_words: what to log before the process ends with 128 + the signal's number.
+    """
+
+    def __init__(self, seconds: Callable[[], float], last_words: Callable[[], str]) -> None:
+        self._seconds, self._last_words = seconds, last_words
+        self._told, self._tell = socket.socketpair()
+        self._tell.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="stop", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._before = signal.set_wakeup_fd(self._tell.fileno(), warn_on_full_buffer=False)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._before)
+        self._tell.close()
+        self._thread.join()
+        self._told.close()
+
+    def _run(self) -> None:
+        numbers = iter(lambda: self._told.recv(1), b"")
+        number = next((each[0] for each in numbers if each[0] in STOPS), None)
+        if number is None:
+            return
+        self._told.settimeout(self._seconds())
+        with suppress(TimeoutError):
+            for _ in numbers:
+                pass
+            return
+        LOGGER.error("%s", self._last_words(), extra={"event": "not_saved"})
+        os._exit(128 + number)

@@ -208,7 +208,7 @@ class Pipeline:
             texts = {j: [column[i] for i in kept.tolist()] for j, column in texts.items()}
         full, place = self.model.full_columns, lambda i: batch.location(int(rows[i]))
         for message in self.presence.update(self.model.fields, X, texts, full, place):
-            LOGGER.warning("%s: %s", batch.origin, message)
+            LOGGER.warning("%s: %s", batch.origin, message, extra={"event": "column_vanished"})
 
     def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> _LearnedRows:
         """Learn the i-th record, which has values for new columns."""

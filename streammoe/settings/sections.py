@@ -271,6 +271,12 @@ class CheckpointSettings(Section):
         change="reload",
         ge=0,
     )
+    stop_seconds: float = option(
+        25.0,
+        "How long a stop may take; then the process ends as if it was killed, and says what was not saved.",
+        change="reload",
+        gt=0,
+    )
 
 
 class MetricsSettings(Section):

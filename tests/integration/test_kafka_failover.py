@@ -111,12 +111,12 @@ def test_a_partition_without_a_leader_is_named_and_holds_up_no_other_and_is_read
             topics.fill(topic, numbers(5, 6), partition=partition)
         take(source, 4)
         cluster.nodes[2].kill9()
-        polled_until(source, lambda: source.status().stalled == (gone,), "it is named while it is read")
+        polled_until(source, lambda: source.status().stalled == {gone: "leader"}, "it is named while it is read")
         assert source.status().connected
     try:
         with opened(settings, end) as source:
             assert take(source, 2)[0] == numbers(5, 6)
-            polled_until(source, lambda: source.status().stalled == (gone,), "it is named at a start")
+            polled_until(source, lambda: source.status().stalled == {gone: "leader"}, "it is named at a start")
             assert source.status().positions == {TopicPartition(topic, 0): 7, gone: 5}
             cluster.nodes[2].start()
             found, last = take(source, 2)

@@ -35,6 +35,8 @@ BEGIN, END, FORGOTTEN = 12 * 60, 20 * 60, 36 * 60
 """When something begins to be wrong, when it is over, and when it is forgotten, in seconds."""
 SLOW = 45 * 60
 """How long it lasts where an alert is to wait for half an hour."""
+DEPLOYED, OUT, FIT = 10 * HOUR, 20 * HOUR, 30 * HOUR
+"""When a daemon that is well is restarted, is out of touch with its brokers for a minute, and fits for 40 seconds."""
 
 
 def promtool(*arguments, folder=CONFIG / "prometheus"):
@@ -58,7 +60,7 @@ def test_promtool_finds_nothing_wrong(tmp_path):
     promtool("check", "rules", "queries.yml", folder=tmp_path)
 
 
-# --- a daemon that is well, and what may be wrong with it ---------------------------------------------------------------
+# --- a daemon that is well, and what may be wrong with it -------------------------------------------------------------
 
 
 def labelled(name, label, values, value):
@@ -285,20 +287,23 @@ def test_a_daemon_that_is_well_for_two_days_sets_off_no_alert(tmp_path):
     """It is restarted once, an hour's backlog is caught up with after an outage of a minute, and a fit takes 40 s."""
     tests = []
     for rate in (1, 40, 2_000):
-        deployed, out, fit = 10 * HOUR, 20 * HOUR, 30 * HOUR
-        series = {
-            name: (lambda t, value=value: value(t % deployed if t >= deployed else t)) if callable(value) else value
-            for name, value in well(rate).items()
+        restarted = {name: counted_again(value) if callable(value) else value for name, value in well(rate).items()}
+        restarted |= {
+            "up": lambda t: not DEPLOYED <= t < DEPLOYED + 60,
+            "streammoe_starts_total": lambda t: 1 + (t >= DEPLOYED),
+            "streammoe_source_connected": lambda t: not OUT <= t < OUT + 60,
+            "streammoe_behind_seconds": behind,
         }
-        series |= {
-            "up": lambda t: not deployed <= t < deployed + 60,
-            "streammoe_starts_total": lambda t: 1 + (t >= deployed),
-            "streammoe_source_connected": lambda t: not out <= t < out + 60,
-            "streammoe_behind_seconds": lambda t: max(
-                max(HOUR - 5 * (t - deployed - 60), 0) if t >= deployed else 0,
-                40 - (t - fit) if fit <= t < fit + 40 else 0,
-            ),
-        }
-        times = dict.fromkeys([*range(HOUR // 2, 48 * HOUR, 15 * 60), deployed + 120, deployed + 300, out + 180])
-        tests.append(watched(series, times))
+        times = [*range(HOUR // 2, 48 * HOUR, 15 * 60), DEPLOYED + 120, DEPLOYED + 300, OUT + 180]
+        tests.append(watched(restarted, dict.fromkeys(times)))
     rules_tested(tests, tmp_path)
+
+
+def counted_again(value):
+    """The series from 0 on after the restart."""
+    return lambda t: value(t - DEPLOYED if t >= DEPLOYED else t)
+
+
+def behind(t):
+    """An hour's backlog after the restart, which shrinks by five seconds a second, and that of a fit."""
+    return max(HOUR - 5 * (t - DEPLOYED - 60) if t >= DEPLOYED else 0, 40 - (t - FIT) if t >= FIT else 0, 0)

@@ -5,16 +5,19 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.process.points import NEVER
-from tests.process.workspace import EVENTS, ROOT, Workspace, wait_until
+from tests.process.workspace import EVENTS, ROOT, Workspace, pause, wait_until
 
 EXTRA = """
     checkpoint.every_events = 400
@@ -137,6 +140,23 @@ def test_amid_the_last_checkpoint_too(ready, whole):
     ready.config("all.csv", EXTRA.replace("400", "1_000_000"))
     end_of(ready.run(at=("written", 1, "TERM,TERM")), CODES["TERM"])  # the only one
     assert ready.checkpoints() == {}
+    assert ready.run_here()["state_digest"] == whole["state_digest"]
+
+
+def hanging():
+    """In the new process: after a few batches no more come, and the disk answers no more."""
+    pause(4)
+    sync = os.fsync
+    os.fsync = lambda descriptor: threading.Event().wait() if Path("paused").exists() else sync(descriptor)
+
+
+def test_a_stop_that_takes_too_long_ends_and_says_what_was_not_saved(ready, whole):
+    ready.config("all.csv", EXTRA + "checkpoint.stop_seconds = 0.5")
+    command = ready.run(before=hanging)
+    wait_until((ready / "paused").exists)
+    command.send_signal(signal.SIGTERM)
+    end_of(command, CODES["TERM"])
+    assert re.search(r"stop_seconds = 0\.5, .* at least \d+ records were not saved", command.err)
     assert ready.run_here()["state_digest"] == whole["state_digest"]
 
 

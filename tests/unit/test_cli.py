@@ -62,7 +62,9 @@ def data(tmp_path):
 def test_help_has_every_command_with_its_log_options_and_examples_that_work(call):
     assert streammoe.__version__ in call("--version").stdout
     overview = call("-h").stdout
-    assert {"run", "check-config", "inspect", "demo", "evaluate", "fit", "dead-letters", "rollback"} <= set(COMMANDS)
+    assert {"run", "check-config", "inspect", "demo", "evaluate", "fit", "dead-letters", "rollback", "status"} <= set(
+        COMMANDS
+    )
     for name, command in {None: main, **COMMANDS}.items():
         if name is not None:
             assert re.search(rf"\n  {name} +\w", overview)
@@ -142,13 +144,13 @@ def test_a_log_line_is_json_with_the_traceback_inside():
         raise ZeroDivisionError("ünd so\nweiter")
     except ZeroDivisionError:
         record = logging.LogRecord("streammoe.x", logging.ERROR, "x.py", 1, "said %s", ("it",), sys.exc_info())
-    record.created = 0.5
+    record.created, record.event = 0.5, "drift"
     line = JsonLines().format(record)
     assert ("\n" in line, line.isascii()) == (False, True)
     found = json.loads(line)
     assert found.pop("traceback").endswith("weiter")
     time = "1970-01-01T00:00:00.500+00:00"
-    assert found == {"time": time, "level": "error", "logger": "streammoe.x", "message": "said it"}
+    assert found == {"time": time, "level": "error", "logger": "streammoe.x", "message": "said it", "event": "drift"}
 
 
 def test_the_level_of_the_log_and_what_the_client_of_kafka_logs_is_for_debugging(capsys):

@@ -264,7 +264,7 @@ class Assignment:
                 f'{what}. The next records are lost. Set source.on_lost = "earliest" or "latest" to continue {go_on}, '
                 "or start over with --fresh"
             )
-        _LOGGER.warning("%s. Continuing %s, according to source.on_lost", what, go_on)
+        _LOGGER.warning("%s. Continuing %s, according to source.on_lost", what, go_on, extra={"event": "records_lost"})
 
 
 def _differ(one: str | None, other: str | None) -> bool:

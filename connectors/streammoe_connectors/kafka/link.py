@@ -15,8 +15,8 @@ _LOGGER = logging.getLogger("streammoe.source")
 class Seldom:
     """Something that is said again only after so many seconds."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, event: str, seconds: float) -> None:
+        self._event, self._seconds = event, seconds
         self._next_at = -inf
 
     def warn(self, message: str, *arguments: object) -> None:
@@ -24,7 +24,7 @@ class Seldom:
         now = time.monotonic()
         if now >= self._next_at:
             self._next_at = now + self._seconds
-            _LOGGER.warning(message, *arguments)
+            _LOGGER.warning(message, *arguments, extra={"event": self._event})
 
 
 class Link:
@@ -32,7 +32,7 @@ class Link:
 
     def __init__(self, counters: Counter[str]) -> None:
         self._counters = counters
-        self._silence, self._rejection = Seldom(30.0), Seldom(30.0)
+        self._silence, self._rejection = Seldom("source_unreachable", 30.0), Seldom("login_rejected", 30.0)
         self.connected = False
         self.refused = ""
         """That the login is rejected, or a certificate, and what the client says of it; empty if that is not so."""

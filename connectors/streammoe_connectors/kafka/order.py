@@ -220,7 +220,7 @@ class Order:
     def __init__(self, settings: ReadingSettings, counters: Counter[str]) -> None:
         self._settings = settings
         self._counters = counters
-        self._passed = Seldom(600.0)
+        self._passed = Seldom("passed_early", 600.0)
         self.unsure: list[PartitionBuffer] = []
         """Those that others wait for, though there may be nothing to wait for."""
 

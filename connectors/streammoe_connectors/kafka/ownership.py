@@ -34,7 +34,7 @@ class Ownership:
         """Marks of this run."""
         self._seen: dict[TopicPartition, tuple[OffsetMetadata | None, float]] = {}
         """The mark of each partition at the latest look, and since when (monotonic seconds) it has been that."""
-        self._failed = Seldom(60.0)
+        self._failed = Seldom("mirror_failed", 60.0)
         self._quiet_until = 0.0
         """Until when nothing is committed, so that a twin which reads the same checkpoint does not notice this one."""
         self._next_commit_at = 0.0

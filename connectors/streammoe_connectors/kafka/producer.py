@@ -169,6 +169,7 @@ class TopicProducer:
                 self.target.section,
                 self._servers,
                 reason,
+                extra={"event": "login_rejected"},
             )
         elif self.rejection and not reason:
             _LOGGER.warning("%s: %s no longer rejects this client", self.target.section, self._servers)

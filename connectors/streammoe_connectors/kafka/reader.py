@@ -222,7 +222,7 @@ class Reader(threading.Thread):
             link.make(now)
             if self._ready:
                 self._counters["reconnected"] += 1
-                _LOGGER.info("Kafka responds again")
+                _LOGGER.info("Kafka responds again", extra={"event": "source_answers"})
 
     def _take_answers(self, consumer: AssignedConsumer, now: float) -> None:
         """Take account of what the cluster has said of topics and partitions."""
@@ -257,7 +257,7 @@ class Reader(threading.Thread):
         buffers = assignment.buffers
         begun = [f"{tp.topic}/{tp.partition} from offset {buffers[tp].next_offset}" for tp in settled if tp in new]
         if begun:
-            _LOGGER.info("connected; reading %s", some_of(begun, str))
+            _LOGGER.info("connected; reading %s", some_of(begun, str), extra={"event": "source_answers"})
         elif not buffers:
             _LOGGER.warning("source.shard = %r has no partition of these topics", self._settings.shard)
         self._link.make(now)

@@ -185,7 +185,7 @@ class Stalls:
         ):
             if new := sorted(found.difference(self.partitions)):
                 names = ", ".join(f"topic {topic}, partition {number}" for topic, number in new)
-                _LOGGER.warning(message, longest, names)
+                _LOGGER.warning(message, longest, names, extra={"event": "partition_stalled"})
         self.partitions = {
             **dict.fromkeys(self._transactions, "transaction"),
             **dict.fromkeys(unread, "records"),
@@ -203,4 +203,5 @@ def _report_open_transaction(buffer: PartitionBuffer, now: float) -> None:
         "abort --topic %s --partition %d --start-offset %d",
         *(topic, number, offset, now - buffer.progress_at, buffer.end - offset),
         *(topic, number, topic, number, offset),
+        extra={"event": "partition_stalled", "topic": topic, "partition": number},
     )

@@ -160,7 +160,7 @@ def build(
         None,
         BadRecordGuard(max_ratio, found.arrays["guard.latest"] if found else None),
         None,
-        {"version": "1", "settings": {"model": {}}},
+        {"version": "1", "revision": "", "settings": {"model": {}}},
         metadata["positions"][0],
         Counter(counters["outcomes"]),
         Counter(counters["reasons"]),

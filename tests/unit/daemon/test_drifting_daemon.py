@@ -39,10 +39,15 @@ def test_a_drift_shows_in_log_metrics_and_inspect_also_after_a_restart(tmp_path,
     [record] = caplog.records
     assert f"at event {found.n};" in record.getMessage()
     assert shown == [1.0, found.n, (N + 1 - found.n + 200) ** -0.6]
+    noted = {entry["event"]: entry for entry in describe_checkpoint("state")["history"]}
+    assert list(noted) == ["started", "fitted", "drift"]
+    assert noted["drift"]["drift"] == found._asdict()
+    assert noted["drift"]["before"] is None
+    assert noted["drift"]["after"] == summary.state_digest
     inspected = describe_checkpoint("state")
     assert inspected["drifts"] == 1
     assert inspected["last_drift"] == {"n": found.n, "before": found.before, "after": found.after}
     with daemons.opened() as running:
-        assert samples(running)[0] == 1.0
+        assert samples(running)[0] == 0.0, "counters begin with each start"
         assert running.daemon.run(StopFlag()).state_digest == summary.state_digest
-        assert samples(running) == shown
+        assert samples(running) == [0.0, *shown[1:]]

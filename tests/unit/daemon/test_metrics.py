@@ -12,9 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.catalogue import LiveMetrics
 from streammoe.daemon.metrics import CATALOGUE, CONDITIONS, OUTCOMES, Metrics
+from streammoe.errors import REASONS
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.pipeline.presence import Presence
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
-from streammoe.ports import SourceStatus, TopicPartition
+from streammoe.ports import STALLS, SourceStatus, TopicPartition
 from streammoe.scaleout.shard_metrics import CATALOGUE as OF_REDUCE
 from streammoe.scaleout.shard_metrics import OF_FOLLOWERS, ReduceMetrics
 
@@ -53,6 +55,7 @@ def published(model, scores):
     """Return all metrics after a batch."""
     metrics = Metrics()
     metrics.count({"learned": 150}, {"malformed": 3})
+    metrics.show_columns(followed())
     metrics.histogram("streammoe_batch_seconds").observe(0.02)
     metrics.histogram("streammoe_checkpoint_seconds").observe(0.004)
     metrics.publish(model, scores, (30, 120))
@@ -60,12 +63,21 @@ def published(model, scores):
     return metrics
 
 
+def followed():
+    """Return what is known of a column that the last 150 of 300 events lack, and of one with an unknown level."""
+    presence = Presence()
+    X = np.ones((300, 2))
+    X[150:, 0], X[:, 1] = np.nan, np.nan
+    presence.update(["gone", "color"], X, {1: ["red"] * 299 + ["blue"]}, {"color": {"red"}}, lambda i: {"row": i})
+    return presence
+
+
 def status(positions, lags, **counters):
     """Return the status of a source that reads partitions of one topic."""
     return SourceStatus(
         positions={TopicPartition("t", partition): offset for partition, offset in positions.items()},
         lags={TopicPartition("t", partition): lag for partition, lag in lags.items()},
-        stalled=[TopicPartition("t", partition) for partition, lag in lags.items() if lag > 100],
+        stalled={TopicPartition("t", partition): "leader" for partition, lag in lags.items() if lag > 100},
         counters=counters,
     )
 
@@ -80,7 +92,7 @@ WITHOUT = {
 """What says nothing of a model of each kind, and has no sample."""
 SET_ELSEWHERE = {
     *("streammoe_guard_high_windows", "streammoe_guard_jumps_total"),
-    *("streammoe_checkpoint_failures_total", "streammoe_unsaved_events"),
+    *("streammoe_checkpoint_failures_total", "streammoe_unsaved_events", "streammoe_starts_total"),
 }
 """What only a daemon with a guard and checkpoints sets."""
 
@@ -133,6 +145,7 @@ def test_next_to_ours_there_are_those_of_the_process_and_the_versions_and_none_o
     assert info.value == 1
     assert info.labels == {
         "version": version("streammoe"),
+        "revision": "",
         "python": platform.python_version(),
         "numba": version("numba"),
         "numpy": version("numpy"),
@@ -147,8 +160,10 @@ def test_next_to_ours_there_are_those_of_the_process_and_the_versions_and_none_o
 def test_before_anything_happens_counts_are_zero_and_values_not_a_number():
     Metrics().count({"learned": 7}, {})
     metrics = Metrics()
+    metrics.count({"learned": 7}, {"malformed": 2})  # of earlier runs
     value = samples(metrics)
     assert {outcome: value["events_total", outcome] for outcome in OUTCOMES} == dict.fromkeys(OUTCOMES, 0)
+    assert {reason: value["rejected_total", reason] for reason in REASONS} == dict.fromkeys(REASONS, 0)
     assert [value[f"source_{name}",] for name in ("ready", "connected")] == [0, 0]
     for progress in ((0, 0), None):  # of a source without an end 0 would set off an alert for one that is stuck
         metrics.publish(MoERegressor(2), PrequentialScores(), progress)
@@ -156,6 +171,16 @@ def test_before_anything_happens_counts_are_zero_and_values_not_a_number():
         assert (value["warming_up",], value["model_events",]) == (1, 0)
         unknown = (("prequential_rmse", "running"), ("expert_mass", "0"), ("convergence_residual",))
         assert all(math.isnan(value[key]) for key in (*unknown, ("source_progress_ratio",)))
+
+
+def test_counters_count_what_comes_after_the_start_and_columns_what_is_missing_or_unknown():
+    metrics = published(*learned())
+    metrics.count({"learned": 157}, {"malformed": 4})
+    value = samples(metrics)
+    assert (value["events_total", "learned"], value["rejected_total", "malformed"]) == (7, 1)
+    assert value["columns_vanished",] == 1
+    assert value["column_values_total", "gone", "missing"] == 150
+    assert value["column_values_total", "color", "unknown"] == 1
 
 
 def test_gauges_show_the_model_its_experts_and_its_scores():
@@ -184,11 +209,8 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
     model.learn_rows(np.zeros((2, 2)), np.array([[1e5], [-1e5]]))
     for _ in range(2):  # which counts once
         metrics.publish(model, scores, None)
-    assert (
-        (value["outliers_total",], samples(metrics)["outliers_total",])
-        == (before, model.n_outliers)
-        == (before, before + 2)
-    )
+    assert model.n_outliers == before + 2
+    assert (value["outliers_total",], samples(metrics)["outliers_total",]) == (0, 2), "what comes after the start"
 
 
 def test_outputs_and_classes_have_scores_of_their_own():
@@ -221,4 +243,5 @@ def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_h
     metrics.follow(lambda: found)
     value = samples(metrics)
     assert [value["source_incidents_total", event] for event in ("reconnected", "gap")] == [3, 2]
-    assert [value[f"source_{name}",] for name in ("ready", "connected", "stalled")] == [1, 0, 2]
+    assert [value[f"source_{name}",] for name in ("ready", "connected")] == [1, 0]
+    assert {reason: value["source_stalled", reason] for reason in STALLS} == dict.fromkeys(STALLS, 0) | {"leader": 2}

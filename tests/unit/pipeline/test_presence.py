@@ -28,16 +28,18 @@ def followed(sizes):
     while start < N:
         stop = min(N, start + next(sizes))
         texts = {text: ["x" if is_there else None for is_there in PRESENT[start:stop, text]]}
-        found += presence.update(FIELDS, X[start:stop], texts, lambda i, start=start: {"offset": start + i})
+        found += presence.update(FIELDS, X[start:stop], texts, {}, lambda i, start=start: {"offset": start + i})
         start = stop
-    return found, presence.vanished
+    return found, presence
 
 
 def test_what_vanishes_is_said_once_and_counted_wherever_the_stream_is_cut():
     said = "each of 300 events had 'ends', 'comes back' and 'text', and none has since offset 300:"
     for size in (1, 7, 100, 301, 1000):
-        (message,), vanished = followed(repeat(size))
-        assert vanished == {"ends": 400, "comes back": 150, "text": 400}
+        (message,), presence = followed(repeat(size))
+        assert presence.vanished == {"ends": 400, "comes back": 150, "text": 400}
+        assert presence.lacking == ["ends", "text"]
+        assert presence.missing == {name: int((~PRESENT[:, j]).sum()) for j, name in enumerate(FIELDS)}
         assert message.startswith(said)
 
 

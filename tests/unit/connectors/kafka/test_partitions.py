@@ -94,6 +94,7 @@ def test_a_transaction_that_stays_open_is_reported_once_and_is_no_stall(caplog):
         assert not one.after(2, end=9, stable_end=0)
     [said] = [record.getMessage() for record in caplog.records]
     assert all(words in said for words in ("topic t, partition 0", "offset 0 ", "9 records"))
+    assert one.stalls.partitions == {one.buffer.partition: "transaction"}
     one.buffer.add(columns(Row(0), Row(1)), one.now)
     assert not one.after(1, end=9, stable_end=2)
     assert not one.after(LONGEST, end=9, stable_end=2)
@@ -105,3 +106,4 @@ def test_what_could_be_read_and_is_not_is_a_stall_unless_something_else_held_it_
     one.after(0, end=9, stable_end=9)
     assert not one.after(LONGEST, end=9, stable_end=9, held_up_at=one.now + 1)
     assert one.after(LONGEST, end=9, stable_end=9)
+    assert one.stalls.partitions == {one.buffer.partition: "records"}

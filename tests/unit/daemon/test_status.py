@@ -1,0 +1,108 @@
+"""What a daemon says of itself in its folder, and what `streammoe status` makes of it."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from streammoe.commands import main
+from streammoe.commands.status import status_of
+from streammoe.daemon.signals import StopFlag
+from streammoe.daemon.status import NAME
+from streammoe.errors import CheckpointError, SourceError
+from streammoe.persistence import FolderLock
+from tests.unit import daemons
+
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+STATE = Path("state")
+
+
+@pytest.fixture(autouse=True)
+def settings(tmp_path, monkeypatch):
+    daemons.enter(
+        tmp_path,
+        monkeypatch,
+        """
+        source = { kind = "file", path = "data.csv" }
+        schema.target = "y"
+        model = { n_experts = 2, warmup = 50 }
+        metrics.enabled = false
+        """,
+    )
+    daemons.write_csv("data.csv", [(i % 7, i % 5, i % 3) for i in range(200)])
+
+
+def write(**more):
+    """Change what the file says."""
+    path = STATE / NAME
+    path.write_text(json.dumps(json.loads(path.read_text()) | more))
+
+
+def test_it_says_what_was_learned_how_it_ended_and_counts_starts():
+    for starts in (1, 2):
+        with daemons.opened() as running:
+            assert status_of(STATE)["state"] == "not ready"
+            assert running.daemon.metrics.registry.get_sample_value("streammoe_starts_total", {}) == starts
+            summary = running.daemon.run(StopFlag())
+        found = status_of(STATE)
+        assert (found["state"], found["starts"], found["end"]["error"]) == ("stopped", starts, None)
+    assert (found["model_events"], found["events"]["learned"]) == (200, 200)
+    assert found["scores"] == summary.scores
+    assert found["predicts"] in found["member_weights"]
+    assert found["previous_end"]["error"] is None
+
+
+def test_it_says_why_a_run_failed_and_the_next_one_remembers():
+    with pytest.raises(SourceError), daemons.opened():
+        raise SourceError("there is nothing to read")
+    found = status_of(STATE)
+    assert (found["state"], found["end"]["error"]) == ("failed", "there is nothing to read")
+    with daemons.opened():
+        assert status_of(STATE)["previous_end"] == found["end"]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_locked", "state", "code"),
+    [
+        ({"problem": "", "alive": True}, True, "learning", 0),
+        ({"problem": "nothing can be saved", "alive": True}, True, "not ready", 0),
+        ({"problem": "", "alive": False}, True, "hanging", 1),
+        ({"problem": "", "alive": True, "written": "2020-01-01T00:00:00+00:00"}, True, "hanging", 1),
+        ({"problem": "", "alive": True, "written": None}, True, "hanging", 1),
+        ({"problem": "", "alive": True}, False, "killed", 1),
+    ],
+)
+def test_whether_it_is_alive_is_seen_by_the_lock_and_by_how_old_the_file_is(said, is_locked, state, code):
+    daemons.run()
+    write(**({"end": None, "written": datetime.now(UTC).isoformat()} | said))
+    lock = FolderLock(STATE) if is_locked else None
+    done = CliRunner().invoke(main, ["status", "state", "--check", "--json"])
+    assert (json.loads(done.stdout)["state"], done.exit_code) == (state, code)
+    if lock is not None:
+        lock.close()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[1]", b'{"starts": "many"}', b"\xff"])
+def test_what_is_no_status_is_named_and_does_not_stop_a_daemon(content):
+    STATE.mkdir()
+    if content is not None:
+        (STATE / NAME).write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"state: there is no status\.json that can be read"):
+        status_of(STATE)
+    daemons.run()
+    assert status_of(STATE)["starts"] == 1
+
+
+def test_a_status_that_cannot_be_written_is_said_once_and_stops_nothing(caplog):
+    (STATE / NAME).mkdir(parents=True)
+    assert daemons.run().learned == 200
+    assert sum("is out of date" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_the_text_says_what_matters_first_and_nothing_that_is_empty():
+    daemons.run()
+    lines = CliRunner().invoke(main, ["status", "state"]).stdout.splitlines()
+    assert lines[0].split() == ["state", "stopped"]
+    assert not [line for line in lines if line.split()[0] in {"stalled", "partitions", "columns_missing"}]
