@@ -38,7 +38,7 @@ PORTS = range(20_000, 32_000)
 """Range from which ports are chosen, below the ephemeral ports: a client that retries a stopped broker from an
 ephemeral port of the same number would connect to itself."""
 
-POM = f"""\
+POM = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>local</groupId>
@@ -46,13 +46,13 @@ POM = f"""\
   <version>1</version>
   <dependencies>
     <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA}</version>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>%(kafka)s</version>
     </dependency>
     <dependency>
-      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>{LOG4J}</version>
+      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId><version>%(log4j)s</version>
     </dependency>
     <dependency>
-      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-core</artifactId><version>{LOG4J}</version>
+      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-core</artifactId><version>%(log4j)s</version>
     </dependency>
   </dependencies>
 </project>
@@ -120,19 +120,19 @@ def find_java() -> str:
     return java
 
 
-def cache_folder() -> Path:
-    """Return the folder in which the class path is cached."""
+def cache_folder(kafka: str = KAFKA) -> Path:
+    """Return the folder in which the class path of a version is cached."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root, "streammoe", f"kafka-{KAFKA}")
+    return Path(root, "streammoe", f"kafka-{kafka}")
 
 
-def class_path() -> str:
+def class_path(kafka: str = KAFKA) -> str:
     """Return the class path of the broker's jars, after downloading them by Maven if needed.
 
     Raises:
         Unavailable: Maven is missing or cannot download them.
     """
-    cached = cache_folder() / "class-path.txt"
+    cached = cache_folder(kafka) / "class-path.txt"
     with suppress(FileNotFoundError):
         jars = cached.read_text(encoding="utf-8").strip()
         if jars and all(map(os.path.exists, jars.split(os.pathsep))):
@@ -140,38 +140,37 @@ def class_path() -> str:
     mvn = shutil.which("mvn")
     if mvn is None:
         raise Unavailable(
-            f"Kafka {KAFKA} is downloaded by Maven, and PATH holds no mvn; install it "
+            f"Kafka {kafka} is downloaded by Maven, and PATH holds no mvn; install it "
             "(Debian, Ubuntu: apt install maven; macOS: brew install maven)"
         )
     cached.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cached.parent) as scratch:
         pom, written = Path(scratch, "pom.xml"), Path(scratch, "class-path.txt")
-        pom.write_text(POM, encoding="utf-8")
+        pom.write_text(POM % {"kafka": kafka, "log4j": LOG4J}, encoding="utf-8")
         fetch = [mvn, "-q", "-B", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={written}"]
         try:
             result = subprocess.run(fetch, check=False, capture_output=True, text=True, timeout=FETCH_TIMEOUT)
         except subprocess.TimeoutExpired:
             raise Unavailable(
-                f"Maven did not download Kafka {KAFKA} in {FETCH_TIMEOUT:g} s; is there a network?"
+                f"Maven did not download Kafka {kafka} in {FETCH_TIMEOUT:g} s; is there a network?"
             ) from None
         if result.returncode or not written.exists():
             said = next((line for line in result.stdout.splitlines() if "ERROR" in line), result.stderr.strip())
-            raise Unavailable(f"Maven cannot download Kafka {KAFKA}, which needs a network. It says: {said}")
+            raise Unavailable(f"Maven cannot download Kafka {kafka}, which needs a network. It says: {said}")
         written.replace(cached)
     return cached.read_text(encoding="utf-8").strip()
 
 
-def class_archive(java: str) -> Path:
+def class_archive(java: str, kafka: str = KAFKA) -> Path:
     """Return the archive of classes with which the broker starts in half the time, written by a first one if needed."""
-    archive = cache_folder() / f"classes-{Path(java).resolve().as_posix().replace('/', '-')}.jsa"
-    with (cache_folder() / "classes.lock").open("w") as writing:
+    archive = cache_folder(kafka) / f"classes-{Path(java).resolve().as_posix().replace('/', '-')}.jsa"
+    with (cache_folder(kafka) / "classes.lock").open("w") as writing:
         fcntl.flock(writing, fcntl.LOCK_EX)
         if not archive.exists():
-            with tempfile.TemporaryDirectory(dir=cache_folder()) as scratch:
+            with tempfile.TemporaryDirectory(dir=cache_folder(kafka)) as scratch:
                 written = Path(scratch, "classes.jsa")
-                Broker(Path(scratch, "broker"), classes=f"-XX:ArchiveClassesAtExit={written}").start().stop(
-                    START_TIMEOUT
-                )
+                first = Broker(Path(scratch, "broker"), classes=f"-XX:ArchiveClassesAtExit={written}", kafka=kafka)
+                first.start().stop(START_TIMEOUT)
                 written.replace(archive)
     return archive
 
@@ -233,6 +232,7 @@ class Broker:
         quick: start faster (3 s instead of 5 s) with less optimized code, which a benchmark of the broker should not
             use. A single Python client is slower than either.
         classes: option of Java in place of that which names the archive of classes.
+        kafka: its version.
     """
 
     def __init__(
@@ -245,6 +245,7 @@ class Broker:
         cluster_id: str = "",
         quick: bool = True,
         classes: str = "",
+        kafka: str = KAFKA,
     ) -> None:
         self.folder = Path(folder).absolute()
         self.port = port or free_port()
@@ -254,6 +255,7 @@ class Broker:
         self._cluster_id = cluster_id or random_cluster_id()
         self._quick = quick
         self._classes = classes
+        self._kafka = kafka
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -275,7 +277,7 @@ class Broker:
         """
         if self.pid is not None:
             return self
-        java, jars = find_java(), class_path()
+        java, jars = find_java(), class_path(self._kafka)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -287,7 +289,7 @@ class Broker:
         settings = self._write_settings()
         options = [f"-Xmx{self._heap}", "-Djava.awt.headless=true"]
         options += ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"] if self._quick else []
-        options += [self._classes or f"-XX:SharedArchiveFile={class_archive(java)}"]
+        options += [self._classes or f"-XX:SharedArchiveFile={class_archive(java, self._kafka)}"]
         options += [f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}", "-cp", jars]
         with self.log.open("ab") as log:
             if not (self.folder / "data" / "meta.properties").exists():
