@@ -72,12 +72,13 @@ bench-papers: $(VENV)/.stamp-dev  ## Print the papers' tables next to baselines;
 bench-distributed: $(VENV)/.stamp-dev  ## Print the tables of merging many workers' models; DATA=DIR names the data sets
 	$(BIN)/python -m benchmarks.distributed $(if $(DATA),--data "$(DATA)") $(DISTRIBUTED_ARGS)
 
-lint: $(VENV)/.stamp-dev  ## Check style, types and import rules
+lint: $(VENV)/.stamp-dev  ## Check style, types, import rules, and that uv.lock is in step with pyproject.toml
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy tests/unit/estimators/typed_calls.py
 	$(BIN)/lint-imports
+	@$(BIN)/uv lock --check --offline --quiet || { echo "uv.lock is not in step; run $(BIN)/uv lock" >&2; exit 1; }
 
 audit: $(VENV)/.stamp-dev  ## Look for unsafe code, and for known vulnerabilities of installed packages
 	$(BIN)/bandit -q -c pyproject.toml -r streammoe connectors/streammoe_connectors
