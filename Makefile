@@ -57,7 +57,7 @@ test-exhaustive: test  ## Run also full products, long fuzzing and soak tests, a
 messages: $(VENV)/.stamp-dev  ## Regenerate tests/messages/approved.md, to be reviewed as prose
 	$(BIN)/python -m tests.messages
 
-reference: $(VENV)/.stamp-dev  ## Write docs/reference and the comments of config/default.toml again, from the code
+reference: $(VENV)/.stamp-dev  ## Write again what is derived from other files: docs/reference, comments of settings, alerts for Kubernetes
 	$(BIN)/python scripts/reference.py
 
 bench: $(VENV)/.stamp-dev  ## Print the tables of docs/performance.md, in five to ten minutes
