@@ -1,13 +1,26 @@
 # Plain instructions only: scripts/check_image.py reads this file and rehearses every step without a Docker engine.
 
-FROM python:3.11-slim AS build
-WORKDIR /src
-COPY . .
-RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+FROM python:3.11-slim@sha256:3c1dfceb3f1267d4d378e7883cddf35c58757bab98d70bba30b6e02e808fa21d AS base
 
-FROM python:3.11-slim
+FROM base AS build
+WORKDIR /src
+RUN python -m pip install --no-cache-dir uv==0.13.9
+COPY . .
+# Names of optional dependencies (pyproject.toml), separated by blanks.
+ARG EXTRAS=kafka
+# What is installed, with versions and digests of uv.lock: for pip, and as a bill of materials (CycloneDX) for scanners.
+RUN mkdir /wheels && set -- --quiet --frozen --no-dev --no-emit-project \
+    && for extra in $EXTRAS; do set -- "$@" --extra "$extra"; done \
+    && python -m uv export "$@" --output-file /wheels/requirements.txt \
+    && python -m uv export "$@" --format cyclonedx1.5 --output-file /wheels/streammoe.cdx.json \
+    && python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+
+FROM base
 COPY --from=build /wheels /wheels
-RUN python -m pip install --no-cache-dir "$(echo /wheels/*.whl)[kafka]"
+RUN python -m pip install --no-cache-dir --require-hashes --requirement /wheels/requirements.txt \
+    && python -m pip install --no-cache-dir --no-deps /wheels/*.whl \
+    && mkdir -p /usr/local/share/sbom \
+    && mv /wheels/streammoe.cdx.json /usr/local/share/sbom/
 
 # The kernel cache belongs to the user of the image: numba ignores a cache folder that it cannot write to.
 # NUMBA_CPU_NAME=generic: machine code for one processor would be compiled again on any other one. This gives up wide
@@ -30,9 +43,23 @@ WORKDIR /var/lib/streammoe
 VOLUME ["/var/lib/streammoe", "/opt/streammoe/kernels"]
 # Metrics listen on loopback by default; to scrape them from outside: docker run -e STREAMMOE_METRICS__HOST=0.0.0.0
 EXPOSE 9464
-HEALTHCHECK --interval=30s --timeout=5s --start-period=30s --retries=3 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9464/healthz', timeout=4).close()"]
+# By the settings, with metrics or without.
+HEALTHCHECK --interval=30s --timeout=10s --start-period=30s --retries=3 \
+    CMD ["streammoe", "status", "/etc/streammoe/config.toml", "--check"]
 # Finish the batch, save, exit 0.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["streammoe"]
 CMD ["run", "/etc/streammoe/config.toml"]
+
+# Last, because they differ from build to build.
+ARG VERSION=unknown
+ARG REVISION=
+ARG SOURCE=
+# For metrics and checkpoints, too.
+ENV STREAMMOE_REVISION=$REVISION
+LABEL org.opencontainers.image.title="streammoe" \
+      org.opencontainers.image.description="Learns a mixture of experts from files and Kafka topics, each event once" \
+      org.opencontainers.image.licenses="BSD-3-Clause" \
+      org.opencontainers.image.version="$VERSION" \
+      org.opencontainers.image.revision="$REVISION" \
+      org.opencontainers.image.source="$SOURCE"

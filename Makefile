@@ -57,7 +57,7 @@ test-exhaustive: test  ## Run also full products, long fuzzing and soak tests, a
 messages: $(VENV)/.stamp-dev  ## Regenerate tests/messages/approved.md, to be reviewed as prose
 	$(BIN)/python -m tests.messages
 
-reference: $(VENV)/.stamp-dev  ## Write docs/reference and the comments of config/default.toml again, from the code
+reference: $(VENV)/.stamp-dev  ## Write again what is derived from other files: docs/reference, comments of settings, alerts for Kubernetes
 	$(BIN)/python scripts/reference.py
 
 bench: $(VENV)/.stamp-dev  ## Print the tables of docs/performance.md, in five to ten minutes
@@ -72,12 +72,13 @@ bench-papers: $(VENV)/.stamp-dev  ## Print the papers' tables next to baselines;
 bench-distributed: $(VENV)/.stamp-dev  ## Print the tables of merging many workers' models; DATA=DIR names the data sets
 	$(BIN)/python -m benchmarks.distributed $(if $(DATA),--data "$(DATA)") $(DISTRIBUTED_ARGS)
 
-lint: $(VENV)/.stamp-dev  ## Check style, types and import rules
+lint: $(VENV)/.stamp-dev  ## Check style, types, import rules, and that uv.lock is in step with pyproject.toml
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy tests/unit/estimators/typed_calls.py
 	$(BIN)/lint-imports
+	@$(BIN)/uv lock --check --offline --quiet || { echo "uv.lock is not in step; run $(BIN)/uv lock" >&2; exit 1; }
 
 audit: $(VENV)/.stamp-dev  ## Look for unsafe code, and for known vulnerabilities of installed packages
 	$(BIN)/bandit -q -c pyproject.toml -r streammoe connectors/streammoe_connectors

@@ -105,9 +105,9 @@ def broken_rules(instructions: list[Instruction]) -> Iterator[str]:
         at = f"line {instruction.line}: {instruction.name}"
         if instruction.name == "FROM":
             image = instruction.rest.split()[0]
-            tag = image.rpartition("/")[2].partition(":")[2]
-            if image not in stages and tag in {"", "latest"}:
-                yield f"{at} {image}: specify a version rather than the latest one"
+            tag, _, digest = image.rpartition("/")[2].partition(":")[2].partition("@")
+            if image not in stages and (tag in {"", "latest"} or not digest):
+                yield f"{at} {image}: specify a version and its digest, rather than whatever is the latest one"
         if instruction.name == "ADD":
             yield f"{at}: use COPY; ADD implicitly unpacks archives and downloads URLs"
         if instruction.name in {"ENTRYPOINT", "CMD"} and instruction.exec_form() is None:
@@ -178,6 +178,8 @@ class Stage:
     root: Path
     environment: dict[str, str]
     workdir: str = "/"
+    base: str = ""
+    """The image that it begins with."""
     user: tuple[int, int] | None = None
     metadata: dict[str, Instruction] = field(default_factory=dict)
 
@@ -246,11 +248,13 @@ class Rehearsal:
 
     def _from(self, instruction: Instruction) -> Stage:
         image, *rest = instruction.rest.split()
-        match = re.fullmatch(r"python:(\d+\.\d+)(-slim)?(-\w+)?", image)
+        if image in self.stages:  # they begin as empty as what they are named after
+            image = self.stages[image].base
+        match = re.fullmatch(r"python:(\d+\.\d+)(-slim)?(-\w+)?(@sha256:[0-9a-f]{64})?", image)
         if match is None:
             raise CheckError(f"line {instruction.line}: FROM {image}: only python:X.Y images can be rehearsed")
         root = self.scratch / f"stage{len(self.stages)}"
-        stage = Stage(root, {})
+        stage = Stage(root, {}, base=image)
         home = stage.path("/usr/local")
         home.parent.mkdir(parents=True)
         stage.path("/tmp").mkdir()  # noqa: S108 - the image's own
@@ -289,6 +293,11 @@ class Rehearsal:
             if not equals:
                 raise CheckError(f"line {instruction.line}: ENV {word}: write NAME=value")
             stage.environment[name] = stage.rewrite(value)
+
+    def _arg(self, stage: Stage, instruction: Instruction) -> None:
+        """Set a variable of the build, with its default."""
+        name, _, value = instruction.rest.partition("=")
+        stage.environment[name] = value
 
     def _user(self, stage: Stage, instruction: Instruction) -> None:
         match = re.fullmatch(r"(\d+):(\d+)", instruction.rest)

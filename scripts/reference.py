@@ -1,4 +1,4 @@
-"""Write what is derived from the code: comments of config/default.toml, and docs/reference.
+"""Write what is derived: comments of config/default.toml, docs/reference, and the alerts as Kubernetes takes them.
 
     python scripts/reference.py
 
@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from inspect import signature
 from pathlib import Path
+from textwrap import indent
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -62,6 +63,7 @@ def files() -> dict[Path, str]:
         REFERENCE / "settings.md": settings_page(),
         REFERENCE / "metrics.md": metrics_page(),
         REFERENCE / "commands.md": commands_page(),
+        ROOT / "config" / "kubernetes" / "monitoring" / "rules.yaml": rules(),
     }
 
 
@@ -343,6 +345,23 @@ def commands_page() -> str:
         rows = [f"| `{'`, `'.join([*one.opts, *one.secondary_opts])}` | {one.help or ''} |" for one in options]
         parts += ["| option | |", "|---|---|", *rows, ""]
     return "\n".join(parts)
+
+
+# -- Alerts ------------------------------------------------------------------------------------------------------------
+
+
+def rules() -> str:
+    """The alerts as an object of the Prometheus Operator."""
+    alerts = (ROOT / "config" / "prometheus" / "alerts.yml").read_text(encoding="utf-8")
+    return f"""\
+# Written by `make reference` from config/prometheus/alerts.yml.
+
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: streammoe
+spec:
+{indent(alerts[alerts.index("groups:") :], "  ")}"""
 
 
 if __name__ == "__main__":

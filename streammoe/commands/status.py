@@ -61,18 +61,24 @@ def _inner(value: Any) -> str:
 
 
 @click.command("status")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("place", metavar="DIR_OR_CONFIG", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--check", is_flag=True, help="Exit with 1 unless the daemon is alive, for health checks.")
 @logged
-def command(folder: Path, as_json: bool, check: bool) -> None:
-    """Show what the daemon with this checkpoint folder is doing, or how it ended: no Prometheus is needed.
+def command(place: Path, as_json: bool, check: bool) -> None:
+    """Show what the daemon with this checkpoint folder, or configuration, is doing, or how it ended.
+
+    No Prometheus is needed, nor an open port.
 
     \b
     Example:
       streammoe status state
     """
-    status = status_of(folder)
+    if place.is_file():
+        from streammoe.configuration import load_settings
+
+        place = Path(load_settings(place).checkpoint.dir)
+    status = status_of(place)
     click.echo(json.dumps(status, indent=2) if as_json else to_text(status))
     if check and status["state"] not in {"learning", "not ready"}:
         sys.exit(1)

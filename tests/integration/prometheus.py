@@ -8,27 +8,30 @@ from pathlib import Path
 
 from tests.kafka_lab.broker import Unavailable
 
+PACKAGES = {"promtool": "prometheus", "amtool": "prometheus-alertmanager"}
+
 
 def program(name):
-    """The path of a tool such as `promtool`.
+    """The path of `promtool` or `amtool`.
 
     Raises:
         Unavailable: it is not here, and cannot be fetched.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "streammoe", "prometheus")
+    package = PACKAGES[name]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "streammoe", package)
     unpacked = cache / "usr" / "bin" / name
     if (found := shutil.which(name)) or unpacked.exists():
         return found or str(unpacked)
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise Unavailable("PATH holds neither prometheus nor apt-get to fetch it; install Prometheus")
+        raise Unavailable(f"PATH holds neither {name} nor apt-get to fetch it; install {package}")
     cache.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache.parent) as scratch:
-        fetch = ["apt-get", "download", "-q", "prometheus"]
+        fetch = ["apt-get", "download", "-q", package]
         done = subprocess.run(fetch, cwd=scratch, capture_output=True, text=True, check=False)
-        packages = list(Path(scratch).glob("prometheus_*.deb"))
+        packages = list(Path(scratch).glob(f"{package}_*.deb"))
         if done.returncode or not packages:
             said = done.stderr.strip().splitlines()[-1:]
-            raise Unavailable(f"apt-get cannot download prometheus ({said}); try apt-get update, or install it")
+            raise Unavailable(f"apt-get cannot download {package} ({said}); try apt-get update, or install it")
         subprocess.run(["dpkg-deb", "-x", packages[0], Path(scratch, "all")], check=True)
         shutil.rmtree(cache, ignore_errors=True)
         Path(scratch, "all").rename(cache)

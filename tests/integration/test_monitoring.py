@@ -1,4 +1,4 @@
-"""Every query of the dashboard, and every alert, by Prometheus' own tool.
+"""Every query of the dashboard, every alert and who is told of them, by Prometheus' own tools.
 
 Each alert is tried with a daemon that was well before, at 1, 40 and 10,000 events a second: it goes off within five
 minutes, no other one does, and it ends. A daemon that is well for two days sets off none. What they ask for is held to
@@ -39,10 +39,15 @@ DEPLOYED, OUT, FIT = 10 * HOUR, 20 * HOUR, 30 * HOUR
 """When a daemon that is well is restarted, is out of touch with its brokers for a minute, and fits for 40 seconds."""
 
 
-def promtool(*arguments, folder=CONFIG / "prometheus"):
-    command = [available(lambda: program("promtool")), *arguments]
+def tool(name, *arguments, folder=CONFIG / "prometheus"):
+    command = [available(lambda: program(name)), *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def promtool(*arguments, **options):
+    return tool("promtool", *arguments, **options)
 
 
 def test_promtool_finds_nothing_wrong(tmp_path):
@@ -58,6 +63,20 @@ def test_promtool_finds_nothing_wrong(tmp_path):
         rules.append({"record": f"query:{number}", "expr": query})
     (tmp_path / "queries.yml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
     promtool("check", "rules", "queries.yml", folder=tmp_path)
+
+
+def test_alerts_reach_those_who_are_to_be_told_of_them_and_one_that_explains_others_comes_alone():
+    tool("amtool", "check-config", "alertmanager.yml")
+    settings = yaml.safe_load((CONFIG / "prometheus" / "alertmanager.yml").read_text())
+    alerts = yaml.safe_load((CONFIG / "prometheus" / "alerts.yml").read_text())
+    rules = [rule for group in alerts["groups"] for rule in group["rules"]]
+    for severity in {rule["labels"]["severity"] for rule in rules}:
+        told = tool("amtool", "config", "routes", "test", "--config.file=alertmanager.yml", f"severity={severity}")
+        assert told == severity
+    [inhibition] = settings["inhibit_rules"]
+    [source] = inhibition["source_matchers"]
+    assert source.removeprefix("alertname = ") in {rule["alert"] for rule in rules}
+    assert inhibition["target_matchers"] == [source.replace("=", "!=")]
 
 
 # --- a daemon that is well, and what may be wrong with it -------------------------------------------------------------

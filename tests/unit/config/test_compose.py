@@ -28,8 +28,11 @@ def test_the_daemon_reads_the_topic_that_is_made_and_everything_finds_its_addres
     assert settings.metrics.host == "0.0.0.0"
     assert daemon["ports"] == [f"127.0.0.1:{settings.metrics.port}:{settings.metrics.port}"]
     assert not Path(settings.checkpoint.dir).is_absolute()  # below the volume, which is where the image works
-    scrape = yaml.safe_load((ROOT / "config/prometheus/prometheus.yml").read_text())["scrape_configs"][0]
-    assert scrape["static_configs"][0]["targets"] == [f"streammoe:{settings.metrics.port}"]
+    prometheus = yaml.safe_load((ROOT / "config/prometheus/prometheus.yml").read_text())
+    assert prometheus["scrape_configs"][0]["static_configs"][0]["targets"] == [f"streammoe:{settings.metrics.port}"]
+    [alertmanager] = prometheus["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"]
+    name, port = alertmanager.split(":")
+    assert f"127.0.0.1:{port}:{port}" in SERVICES[name]["ports"]
 
 
 def test_the_commands_in_its_head_fill_the_topic_with_what_the_container_may_write():
@@ -53,4 +56,9 @@ def test_services_may_do_no_more_than_they_must():
     assert (daemon["read_only"], daemon["cap_drop"]) == (True, ["ALL"])
     assert daemon["security_opt"] == ["no-new-privileges:true"]
     assert "user" not in daemon  # that of the image, which is not root
-    assert not any(service.get("privileged") for service in SERVICES.values())
+    for service in SERVICES.values():
+        assert not service.get("privileged")
+        assert service["cpus"] <= 2
+        assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+        assert service["logging"]["options"].keys() == {"max-size", "max-file"}
+        assert "build" in service or re.fullmatch(r"[\w/]+:v?[\d.]+@sha256:[0-9a-f]{64}", service["image"])
