@@ -468,6 +468,7 @@ warmup = 0
 standardize = false
 
 [checkpoint]
+stop_seconds = 300 # the tests run beside it
 dir = "{state}"
 
 [dead_letters]
@@ -518,7 +519,7 @@ def check_daemon(image: Stage, config: Path) -> None:
         argv, cwd=image.path("."), env=image.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as daemon:
         try:
-            ask = json.loads(health[1]) if health else []
+            ask = [str(config) if word == command[-1] else word for word in json.loads(health[1] if health else "[]")]
             deadline = time.monotonic() + STALL_TIMEOUT
             while (answer := image.run(ask, timeout=STALL_TIMEOUT)).returncode:
                 if daemon.poll() is not None or time.monotonic() > deadline:

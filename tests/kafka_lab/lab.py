@@ -63,6 +63,7 @@ class Daemon:
             "checkpoint.dir": str(self.state),
             "dead_letters.path": str(folder / "dead-letters.jsonl"),
             "metrics.port": 0,
+            "checkpoint.stop_seconds": 300,  # a busy machine
             **self.defaults,
             **(settings or {}),
         }

@@ -151,8 +151,7 @@ def hanging():
 
 
 def test_a_stop_that_takes_too_long_ends_and_says_what_was_not_saved(ready, whole):
-    ready.config("all.csv", EXTRA + "checkpoint.stop_seconds = 0.5")
-    command = ready.run(before=hanging)
+    command = ready.run("--set", "checkpoint.stop_seconds=0.5", before=hanging)
     wait_until((ready / "paused").exists)
     command.send_signal(signal.SIGTERM)
     end_of(command, CODES["TERM"])

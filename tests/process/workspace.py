@@ -252,8 +252,8 @@ class Workspace:
         return self._commands[-1]
 
     def run(self, *flags, **options):
-        """Start a daemon."""
-        return self.start("run", "config.toml", "--json", *flags, **options)
+        """Start a daemon, which may take its time to stop on a busy machine."""
+        return self.start("run", "config.toml", "--json", "--set", "checkpoint.stop_seconds=300", *flags, **options)
 
     def run_paused(self, batches):
         """Start a daemon, and return once it has dealt with so many batches and waits for more."""
