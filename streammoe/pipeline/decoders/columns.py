@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import string
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import msgspec
 import numpy as np
 
 from streammoe.columns.kinds import ColumnKind
-from streammoe.columns.values import READERS, SECOND_PARTS, TIME
+from streammoe.columns.values import READERS, SECOND_PARTS
 from streammoe.errors import InvalidEvent
 from streammoe.notation import DAY, ISO, SWAPPED, Notation
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
@@ -20,6 +21,8 @@ _decode = msgspec.json.Decoder(list[float]).decode
 _OF_NUMBERS = f"{string.digits}+-.eE \t".encode()
 """What `float` reads as `streammoe.notation.NUMBER` says, if there is nothing else."""
 _AS_ZEROS = str.maketrans(string.digits, "0" * 10)
+_TIME = re.compile(r"0000-00(?:-00(?:[T ]00(?::00(?::00(?:\.0{1,6})?)?)?(Z)?)?)?")
+"""Times that NumPy reads as `seconds` does, with zeros for their digits; group: UTC."""
 _YEAR_1 = np.datetime64("0001-01-01T00:00:00", "us")
 
 
@@ -136,14 +139,14 @@ def without_codes(values: FloatArray, notation: Notation) -> FloatArray:
 
 
 def _times_in(texts: Sequence[str], notation: Notation) -> FloatArray | None:
-    """Convert texts to seconds since 1970; None if not all are times that NumPy reads, all in UTC or all without zone."""
+    """Convert texts to seconds since 1970; None unless NumPy reads all of them, with the same zone or none."""
     if notation.time != ISO or None in texts:
         return None
-    shapes = [*map(TIME.fullmatch, set("\n".join(texts).translate(_AS_ZEROS).split("\n")))]
-    zones = {None if shape is None else (shape[8], shape[9]) for shape in shapes}
-    if zones not in ({(None, None)}, {("Z", None)}) or any("," in shape[0] or len(shape[7] or "") > 6 for shape in shapes if shape):
+    shapes = "\n".join(texts).translate(_AS_ZEROS).split("\n")
+    zones = {"?" if match is None else match[1] for match in map(_TIME.fullmatch, set(shapes))}
+    if len(shapes) != len(texts) or zones not in ({None}, {"Z"}):
         return None
-    is_local = zones == {(None, None)}
+    is_local = None in zones
     try:
         times = np.array(texts if is_local else [text[:-1] for text in texts], "datetime64[us]")
     except ValueError:

@@ -16,6 +16,7 @@ from streammoe.pipeline.decoders.decoder import Decoder, Found, malformed, reada
 from streammoe.pipeline.decoders.rows import NewNames, Slot, Values
 from streammoe.ports import DELIMITERS, Batch
 from streammoe.text import shown
+from streammoe.types import FloatArray, IntArray
 
 _FIELD = {
     delimiter: re.compile(
@@ -35,7 +36,9 @@ class CsvDecoder(Decoder):
 
     def names(self, batch: Batch, i: int) -> Values:
         columns = self.header(batch)
-        return {name: cell for name, cell in zip(columns, _cells(readable(batch, i), batch, columns), strict=True) if name}
+        return {
+            name: cell for name, cell in zip(columns, _cells(readable(batch, i), batch, columns), strict=True) if name
+        }
 
     def find(self, batch: Batch, start: int, stop: int, slots: tuple[Slot, ...], names: NewNames) -> Found:
         """Return columns of numbers, or of texts, but for malformed records."""
