@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,8 @@ class CsvDecoder(Decoder):
         block = batch.block[base : base + int(ends[-1])]
         kinds = {slot.name: slot.kind for slot in slots}
         kept = {name: j for j, name in enumerate(header) if name and (name in kinds or names.has(name))}
-        rows, columns = np.arange(start, stop), None
+        rows: IntArray = np.arange(start, stop)
+        columns: Any = None
         if all(header) and (lines := _lines(block, ends)) is not None:
             are_numbers = batch.decimal == "." and all(kinds.get(name) == "number" for name in kept)
             columns = _numbers(lines, len(rows), batch, header) if are_numbers else None
