@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-# Texts that Arrow's csv reader accepts as finite numbers, and float() reads to the same bits.
+# Texts that float() reads as finite numbers; it reads others, too.
 NUMBER = re.compile(r"[ \t]*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[ \t]*")
 NOT_FINITE = re.compile(r"\s*[+-]?(?:nan(?:\(\w*\))?|inf(?:inity)?)\s*", re.IGNORECASE)
 BOOLEANS = {"true": 1.0, "false": 0.0}

@@ -6,8 +6,9 @@ import logging
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from streammoe.errors import SourceError
+from streammoe.errors import SourceError, not_installed
 from streammoe.ports import Batch, Location, Position
 from streammoe.text import counted
 from streammoe_connectors.files.gzipped import GzipStream
@@ -26,10 +27,12 @@ from streammoe_connectors.files.listing import (
     status_at,
     without_other_names,
 )
-from streammoe_connectors.files.parquet import ParquetReader
 from streammoe_connectors.files.plain import PlainStream
 from streammoe_connectors.files.settings import FileSettings
 from streammoe_connectors.formats.records import RecordReader
+
+if TYPE_CHECKING:
+    from streammoe_connectors.files.parquet import ParquetReader
 
 _LOGGER = logging.getLogger("streammoe.source")
 
@@ -169,6 +172,11 @@ class FiniteFiles:
             kind = kind_of(path, settings.format, opened.head)
             if kind.format == PARQUET:
                 rows = settings.block_rows
+                try:
+                    from streammoe_connectors.files.parquet import ParquetReader
+                except ModuleNotFoundError:
+                    opened.raw.close()
+                    raise not_installed(f"reading {path}", "pyarrow", "parquet") from None
                 self._reader = ParquetReader(opened.raw, path=path, size=opened.size, block_rows=rows, start=start)
             else:
                 stream = GzipStream(opened.raw, path) if kind.gzipped else PlainStream(opened.raw, path)

@@ -3,119 +3,61 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+import re
+import string
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
-import pyarrow as pa
-from pyarrow import compute, types
 
 from streammoe.columns.kinds import ColumnKind
-from streammoe.columns.values import READERS, SECOND_PARTS, LocalTime
+from streammoe.columns.values import READERS, SECOND_PARTS
 from streammoe.errors import InvalidEvent
-from streammoe.notation import DAY, ISO, Notation
+from streammoe.notation import DAY, ISO, SWAPPED, Notation
 from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
 
-_FIRST = 32
+_decode = msgspec.json.Decoder(list[float]).decode
+_OF_NUMBERS = f"{string.digits}+-.eE \t".encode()
+"""What `float` reads as `streammoe.notation.NUMBER` says, if there is nothing else."""
+_AS_ZEROS = str.maketrans(string.digits, "0" * 10)
+_TIME = re.compile(r"0000-00(?:-00(?:[T ]00(?::00(?::00(?:\.0{1,6})?)?)?(Z)?)?)?")
+"""Times that NumPy reads as `seconds` does, with zeros for their digits; group: UTC."""
+_YEAR_1 = np.datetime64("0001-01-01T00:00:00", "us")
 
 
 def read_column(column: Any, kind: ColumnKind, notation: Notation) -> tuple[AnyArray, BoolArray]:
     """Read a column, and return which of its values have to be read alone, since they may be rejected.
 
     Args:
-        column: of Arrow, of any type; or an array of floats, NaN where missing; or a list of values of several types.
+        column: an array of floats, NaN where missing; or a sequence of values of any types, None where missing; or an
+            object that has this function as its ``read``.
         kind: what it holds; all but categories and times are read as numbers.
         notation: how that is written.
     """
     if isinstance(column, np.ndarray):
-        return _without_codes(column, notation), np.zeros(len(column), np.bool_)
-    if isinstance(column, list):
-        return _each(column, kind, notation)
-    if types.is_dictionary(column.type) and kind != "category":
-        column = column.dictionary_decode()
-    dtype, valid = column.type, valid_of(column)
-    is_numeric = types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype)
-    if kind == "category":
-        return _distinct(column, kind, notation) if is_scalar(dtype) else (np.full(len(column), None), valid)
-    if _is_text(dtype):
-        for texts in _attempts(column, notation):
-            found = _times_in(texts, notation) if kind == "time" else _numbers_in(texts, notation)
-            if found is not None:
-                return found, np.zeros(len(column), np.bool_)
-        return _distinct(column, kind, notation)
-    if kind == "time" and (types.is_timestamp(dtype) or types.is_date(dtype)):
-        return _typed_times(column, notation), np.zeros(len(column), np.bool_)
-    if is_numeric and kind == "time" and notation.time != ISO:
-        return _distinct(column, kind, notation)
-    if is_numeric or (types.is_boolean(dtype) and kind == "number"):
-        column = column.cast(pa.string()) if types.is_decimal(dtype) else column  # rounds only once
-        values = _floats(column.cast(pa.float64(), safe=False))
-        doubtful = np.isinf(values) if "NaN" in notation.missing else ~np.isfinite(values) & valid
-        return _without_codes(values, notation), doubtful
-    return np.full(len(column), math.nan), valid
-
-
-def to_python(column: Any) -> list[object]:
-    """Convert values of a type that can be read to those that are read alone."""
-    dtype = column.type
-    if types.is_dictionary(dtype):
-        return to_python(column.dictionary_decode())
-    if types.is_timestamp(dtype) or types.is_date(dtype):
-        # Python's own times have neither nanoseconds nor all time zones.
-        ticks, unit = _ticks(column)
-        times = ticks.view(f"datetime64[{unit}]")
-        moments = map(LocalTime, times) if _is_local(dtype) else times
-        return [moment if valid else None for moment, valid in zip(moments, valid_of(column), strict=True)]
-    if _is_text(dtype):
-        try:
-            return list(column.to_pylist())
-        except UnicodeDecodeError:  # the file declares text that is not UTF-8
-            raw = column.cast(pa.large_binary() if types.is_large_string(dtype) else pa.binary()).to_pylist()
-            return [None if value is None else value.decode(errors="surrogateescape") for value in raw]
-    return list(column.to_pylist())
+        return without_codes(column, notation), np.zeros(len(column), np.bool_)
+    if not isinstance(column, list | tuple):
+        values, doubtful = column.read(kind, notation)
+        return values, doubtful
+    if not _TEXTS.issuperset(map(type, column)):
+        return read_each(column, kind, notation)
+    found = None if kind == "category" else _quantities_in(column, kind, notation)
+    return _distinct(column, kind, notation) if found is None else (found, np.zeros(len(column), np.bool_))
 
 
 def has_value(column: Any, notation: Notation) -> BoolArray:
-    """Return which values of a column of any kind may not be missing."""
-    return valid_of(_without(column, notation) if _is_text(column.type) else column)
-
-
-def valid_of(column: Any) -> BoolArray:
-    """Return which values of a column are not null."""
-    return _in_memory(column.is_valid().cast(pa.uint8())).view(np.bool_)
-
-
-def texts_of(values: Iterable[object]) -> Any:
-    """Return texts, and None, as a column, and raise `TypeError` for anything else; `pa.array` imports pandas."""
-    builder = pa.lib.StringBuilder()
-    builder.append_values(values)
-    return builder.finish()
-
-
-def taken(column: Any, rows: IntArray) -> Any:
-    """Return the values of these rows."""
-    return column.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))]))
-
-
-def is_scalar(dtype: Any) -> bool:
-    """Return whether values of this type can be read as categories."""
-    if types.is_dictionary(dtype):
-        return is_scalar(dtype.value_type)
-    is_number = types.is_integer(dtype) or types.is_floating(dtype) or types.is_decimal(dtype)
-    return bool(is_number or _is_text(dtype) or types.is_boolean(dtype))
-
-
-def is_readable(dtype: Any) -> bool:
-    """Return whether values of this type can be read at all."""
-    if types.is_dictionary(dtype):
-        return is_readable(dtype.value_type)
-    return bool(is_scalar(dtype) or types.is_timestamp(dtype) or types.is_date(dtype) or types.is_null(dtype))
+    """Return which values of a column of texts, or of an object with this as a method, may not be missing."""
+    if isinstance(column, list | tuple):
+        return np.array([text is not None and text not in notation.missing for text in column], np.bool_)
+    found: BoolArray = column.has_value(notation)
+    return found
 
 
 # -- Value by value ----------------------------------------------------------------------------------------------------
 
 
-def _each(values: Iterable[object], kind: ColumnKind, notation: Notation) -> tuple[AnyArray, BoolArray]:
+def read_each(values: Iterable[object], kind: ColumnKind, notation: Notation) -> tuple[AnyArray, BoolArray]:
     """Read values one by one."""
     found: list[float | str | None] = []
     rejected = []
@@ -131,111 +73,92 @@ def _each(values: Iterable[object], kind: ColumnKind, notation: Notation) -> tup
     return np.array(found, dtype), np.array(rejected, np.bool_)
 
 
-def _distinct(column: Any, kind: ColumnKind, notation: Notation) -> tuple[AnyArray, BoolArray]:
-    """Read each distinct value of a column."""
-    if not types.is_dictionary(column.type):
-        # Arrow cannot encode half floats as dictionaries.
-        column = (column.cast(pa.float32()) if types.is_float16(column.type) else column).dictionary_encode()
-    found, rejected = _each([*to_python(column.dictionary), None], kind, notation)
-    codes = np.where(valid_of(column.indices), _in_memory(column.indices), len(column.dictionary))
+def _distinct(texts: Sequence[str | None], kind: ColumnKind, notation: Notation) -> tuple[AnyArray, BoolArray]:
+    """Read each distinct text of a column."""
+    places = {text: at for at, text in enumerate(dict.fromkeys(texts))}
+    found, rejected = read_each(places, kind, notation)
+    codes = np.fromiter(map(places.__getitem__, texts), np.int64, len(texts))
     return found[codes], rejected[codes]
 
 
-def _attempts(texts: Any, notation: Notation) -> Iterator[Any]:
-    """Yield texts as they are, and without those that stand for a missing value, nor blanks around cells of csv."""
-    yield texts
-    yield _without(compute.ascii_trim(texts, " \t") if notation.decimal else texts, notation)
+# -- Texts that are all numbers or times -------------------------------------------------------------------------------
 
 
-def _cast(texts: Any, dtype: Any) -> Any:
-    """Convert texts to another type; None if one of them cannot be."""
+_TEXTS = {str, type(None)}
+
+
+def _quantities_in(texts: Sequence[Any], kind: ColumnKind, notation: Notation) -> FloatArray | None:
+    """Convert texts to numbers or seconds; None if some of them have to be looked at one by one."""
+    convert = _times_in if kind == "time" else _numbers_in
+    if (found := convert(texts, notation)) is not None:
+        return found
+    is_given = has_value(texts, notation)
+    if (found := convert([text for text, given in zip(texts, is_given, strict=True) if given], notation)) is None:
+        return None
+    values = np.full(len(texts), math.nan)
+    values[is_given] = found
+    return values
+
+
+def _numbers_in(texts: Sequence[str], notation: Notation) -> FloatArray | None:
+    """Convert texts to numbers where everything is a text; None if not all of them are finite ones."""
+    if not notation.decimal:
+        return None
     try:
-        texts[:_FIRST].cast(dtype)  # an error takes long where all of them are such
-        return texts.cast(dtype)
-    except pa.ArrowInvalid:
+        if notation.decimal == ",":  # a point then makes no number
+            texts = [text.translate(SWAPPED) for text in texts]
+        text = ",".join(texts).encode()
+        if (values := numbers_in(text, len(texts))) is not None:
+            return without_codes(values, notation)
+        if text.replace(b",", b"").translate(None, _OF_NUMBERS):
+            return None
+        values = np.fromiter(map(float, texts), np.float64, len(texts))
+    except ValueError:
         return None
+    return without_codes(values, notation) if np.isfinite(values).all() else None
 
 
-# -- Numbers -----------------------------------------------------------------------------------------------------------
+def numbers_in(text: bytes, n: int) -> FloatArray | None:
+    """Convert n numbers between commas; None if it holds anything but finite ones as JSON has them.
 
-
-def _numbers_in(texts: Any, notation: Notation) -> FloatArray | None:
-    """Convert texts to numbers where everything is a text; None if Arrow does not take all of them for finite ones."""
-    if notation.decimal == ",":  # a point then makes no number
-        texts = compute.replace_substring(compute.replace_substring(texts, ".", "?"), ",", ".")
-    if not notation.decimal or (cast := _cast(texts, pa.float64())) is None:
+    The parser of JSON takes a quarter of the time that `float` takes, for the same bits but those of -0.
+    """
+    try:
+        values = np.array(_decode(b"[%b]" % text), np.float64)
+    except ValueError:
         return None
-    values = _floats(cast)
-    is_sound = np.isfinite(values).sum() == len(values) - texts.null_count
-    return _without_codes(values, notation) if is_sound else None
+    if len(values) != n or b"\n" in text or b"\r" in text:  # which are blanks to it
+        return None
+    is_unclear = not values.all() and (text.endswith(b"-0") or any(b"-0" + end in text for end in (b",", b" ", b"\t")))
+    return None if is_unclear else values
 
 
-def _without_codes(values: FloatArray, notation: Notation) -> FloatArray:
+def without_codes(values: FloatArray, notation: Notation) -> FloatArray:
     """Return numbers with NaN for those that stand for missing ones."""
     return np.where(np.isin(values, list(notation.codes)), math.nan, values) if notation.codes else values
 
 
-def _floats(column: Any) -> FloatArray:
-    """Convert a column of 64-bit floats to an array, with NaN for null; it may be read-only."""
-    values = _in_memory(column)
-    return np.where(valid_of(column), values, math.nan) if column.null_count else values
+def _times_in(texts: Sequence[str], notation: Notation) -> FloatArray | None:
+    """Convert texts to seconds since 1970; None unless NumPy reads all of them, with the same zone or none."""
+    if notation.time != ISO or None in texts:
+        return None
+    shapes = "\n".join(texts).translate(_AS_ZEROS).split("\n")
+    zones = {"?" if match is None else match[1] for match in map(_TIME.fullmatch, set(shapes))}
+    if len(shapes) != len(texts) or zones not in ({None}, {"Z"}):
+        return None
+    is_local = None in zones
+    try:
+        times = np.array(texts if is_local else [text[:-1] for text in texts], "datetime64[us]")
+    except ValueError:
+        return None
+    return None if times.min() < _YEAR_1 else seconds_of(times.astype(np.int64), "us", notation, is_local=is_local)
 
 
-def _in_memory(column: Any) -> AnyArray:
-    """View the numbers in a column's buffer as a read-only array; they are arbitrary for null.
-
-    Arrow's own conversion imports pandas, which takes a quarter of a second in the first batch, and memory.
-    """
-    return np.from_dlpack(
-        pa.Array.from_buffers(column.type, len(column), [None, column.buffers()[1]], offset=column.offset)
-    )
-
-
-# -- Times -------------------------------------------------------------------------------------------------------------
-
-
-def _times_in(column: Any, notation: Notation) -> FloatArray | None:
-    """Convert texts to seconds since 1970 if Arrow takes all of them for times, with an offset from UTC or without."""
-    for zone in (None, "UTC") if notation.time == ISO else ():
-        if (times := _cast(column, pa.timestamp("ns", zone))) is not None:
-            return _typed_times(times, notation)
-    return None
-
-
-def _in_utc(seconds: IntArray, notation: Notation) -> IntArray:
-    """Convert local times as `Notation.utc` does."""
-    return np.fromiter(map(notation.utc, seconds.tolist()), np.int64, len(seconds)) if notation.zone else seconds
-
-
-def _typed_times(column: Any, notation: Notation) -> FloatArray:
-    """Convert a column of times or dates to seconds since 1970."""
-    ticks, unit = _ticks(column)
+def seconds_of(ticks: IntArray, unit: str, notation: Notation, *, is_local: bool) -> FloatArray:
+    """Convert counts of a unit since 1970 to seconds, in UTC if they are local times."""
     whole, parts = np.divmod(ticks, SECOND_PARTS[unit])
     whole = whole * DAY if unit == "D" else whole
-    whole = _in_utc(whole, notation) if _is_local(column.type) else whole
-    values = whole.astype(np.float64) + (parts * (SECOND_PARTS["ns"] // SECOND_PARTS[unit])) / 1e9
-    values[~valid_of(column)] = math.nan
-    return values
-
-
-def _ticks(column: Any) -> tuple[AnyArray, str]:
-    """Convert times to counts of a unit since 1970, arbitrary for null, and return the unit."""
-    if types.is_date32(column.type):
-        return _in_memory(column.cast(pa.int32())).astype(np.int64), "D"
-    unit = "ms" if types.is_date64(column.type) else column.type.unit
-    return _in_memory(column.cast(pa.int64())), unit
-
-
-def _without(texts: Any, notation: Notation) -> Any:
-    """Return a column of texts with null for those that stand for a missing value."""
-    missing = compute.is_in(texts, texts_of(sorted(notation.missing)).cast(texts.type))
-    return compute.if_else(missing, pa.nulls(1, texts.type)[0], texts)
-
-
-def _is_local(dtype: Any) -> bool:
-    """Return whether times of this type name no time zone."""
-    return bool(types.is_date(dtype) or dtype.tz is None)
-
-
-def _is_text(dtype: Any) -> bool:
-    return bool(types.is_string(dtype) or types.is_large_string(dtype))
+    if is_local and notation.zone:
+        whole = np.fromiter(map(notation.utc, whole.tolist()), np.int64, len(whole))
+    seconds: FloatArray = whole.astype(np.float64) + (parts * (SECOND_PARTS["ns"] // SECOND_PARTS[unit])) / 1e9
+    return seconds

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 
 from streammoe.columns.kinds import ColumnKind
-from streammoe.pipeline.decoders.columns import texts_of
 from streammoe.pipeline.decoders.decoder import Decoder, Found, is_utf8, malformed, readable, text_of
 from streammoe.pipeline.decoders.rows import NewNames, Slot, Values
 from streammoe.ports import Batch
@@ -83,10 +82,9 @@ def is_for_parser(record: bytes) -> bool:
 def _column(kind: ColumnKind, values: list[object]) -> Any:
     """Return values as `read_column` takes them."""
     try:
-        if kind != "number":
-            return texts_of(values)
-        return np.array(values, np.float64) if _NUMBERS.issuperset(map(type, values)) else values
-    except (TypeError, OverflowError):  # they are of several types, or one is too large
+        is_array = kind == "number" and _NUMBERS.issuperset(map(type, values))
+        return np.array(values, np.float64) if is_array else values
+    except OverflowError:  # one is too large
         return values
 
 
