@@ -34,6 +34,8 @@ from pathlib import Path, PurePosixPath
 REPOSITORY = Path(__file__).resolve().parent.parent
 STEP_TIMEOUT = 3_600.0
 """Seconds for one RUN line; pip fetches some 300 MB."""
+MOST_INSTALLED = 450
+"""Megabytes that packages may take on disk."""
 STALL_TIMEOUT = 300.0
 """Seconds without an answer that count as a daemon that hangs. An idle machine starts and stops one in 2 s each, and
 `docker stop` waits for 10, but this check runs next to the tests; it prints how long the stop took."""
@@ -503,6 +505,18 @@ def is_ready(port: int) -> bool:
         return False
 
 
+def check_size(image: Stage) -> None:
+    """Add up what is installed, apart from pip, which the base image has."""
+    installed = next(image.path("/usr/local/lib").glob("python*/site-packages"))
+    files = [path for path in installed.rglob("*") if path.is_file() and path.relative_to(installed).parts[0] != "pip"]
+    megabytes = sum(path.stat().st_blocks * 512 for path in files) / 1e6
+    if megabytes > MOST_INSTALLED:
+        raise CheckError(
+            f"packages take {megabytes:.0f} MB, more than {MOST_INSTALLED}: what is new, and is it needed?"
+        )
+    print(f"  packages: {megabytes:.0f} MB", flush=True)
+
+
 def check_daemon(image: Stage, config: Path) -> None:
     """Start CMD on a long file, check its health as the image does, and stop it as Docker does."""
     health = re.search(r"CMD\s+(\[.*)$", image.metadata["HEALTHCHECK"].rest)
@@ -574,6 +588,7 @@ def main() -> int:
         image = Rehearsal(instructions, REPOSITORY, scratch).build()
         forget_fractions(image.root)
         kernels = compiled_kernels(image)
+        check_size(image)
         check_entry_point(image)
         config = write_config(image)
         make_read_only(image)
