@@ -35,7 +35,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 STEP_TIMEOUT = 3_600.0
 """Seconds for one RUN line; pip fetches some 300 MB."""
 MOST_INSTALLED = 450
-"""Megabytes that packages may take on disk."""
+"""Megabytes (of 2**20 bytes, as `du -m` counts) that packages may take on disk."""
 STALL_TIMEOUT = 300.0
 """Seconds without an answer that count as a daemon that hangs. An idle machine starts and stops one in 2 s each, and
 `docker stop` waits for 10, but this check runs next to the tests; it prints how long the stop took."""
