@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import numpy as np
@@ -26,14 +26,15 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from PIL import Image
 
 DASHBOARD = Path(__file__).parents[1] / "config" / "grafana" / "streammoe.json"
-COLUMN, ROW, GAP, LINE, DPI = 62, 36, 4, 17, 100
-"""Size of a cell of the grid, the space around a panel, and a line of a legend, in pixels."""
+COLUMN, ROW, GAP, LINE, CELL, LETTER, DPI = 62, 36, 4, 17, 34, 6.5, 100
+"""Size of a cell of the grid, space around a panel, lines of legends and tables, and a letter's width, in pixels."""
 SCRAPE = 5.0
 """Seconds between scrapes, the data source's `timeInterval`."""
 PAGE, PANEL, TEXT, MUTED, RULE = "#111217", "#181b1f", "#d8d9da", "#9a9ba0", "#33353b"
-COLORS = dict(green="#56a64b", yellow="#e0b400", orange="#ff9830", red="#e02f44", blue="#5794f2", purple="#b877d9")
-SERIES = "#73bf69 #f2cc0c #8ab8ff #ff780a #f2495c #5794f2 #b877d9 #705da0 #37872d #fade2a #447ebc #c15c17".split()
-"""Grafana's classic palette, in its order."""
+COLORS = {"green": "#56a64b", "yellow": "#e0b400", "orange": "#ff9830", "red": "#e02f44", "blue": "#5794f2"}
+COLORS |= {"purple": "#b877d9", "transparent": PANEL}
+SERIES = ["#73bf69", "#f2cc0c", "#8ab8ff", "#ff780a", "#f2495c", "#5794f2", "#b877d9", "#705da0", "#37872d", "#fade2a"]
+"""Grafana's classic palette begins so."""
 SCALES = {
     "s": ((86_400, " days"), (3_600, " h"), (60, " min"), (1, " s"), (1e-3, " ms"), (1e-6, " µs")),
     "bytes": ((2**30, " GiB"), (2**20, " MiB"), (2**10, " KiB"), (1, " B")),
@@ -42,255 +43,211 @@ SCALES = {
     "percentunit": ((0.01, "%"),),
     "none": ((1, ""),),
 }
-
-
-class Shown(NamedTuple):
-    """A series, or a single value, with its name in the legend."""
-
-    name: str
-    labels: Mapping[str, str]
-    times: np.ndarray
-    values: np.ndarray
+Panel = Mapping[str, Any]
+Shown = tuple[str, dict[str, str], np.ndarray, np.ndarray]
+"""Name, labels, times and values of a series, or of a single value."""
 
 
 class Prometheus:
-    """Answers queries of a dashboard over a time, all values of its variables chosen.
-
-    Args:
-        url: of Prometheus.
-        dashboard: with the variables.
-        end: of the time, in seconds since 1970.
-        span: of the time, in seconds.
-    """
+    """Answers queries of a dashboard up to a time, in seconds, with all values of its variables chosen."""
 
     def __init__(self, url: str, dashboard: Mapping[str, Any], end: float, span: float) -> None:
         self.host, self.end, self.span, self.variables = urlsplit(url).netloc, end, span, {"$__rate_interval": ""}
         for variable in dashboard["templating"]["list"][1:]:  # the first is the data source
             match, _, label = variable["query"]["query"].removeprefix("label_values(")[:-1].rpartition(", ")
-            values = self._ask(f"label/{label}/values", {"match[]": self._filled(match), "start": end - span})
+            values = self._ask(f"label/{label}/values", "match[]", match, start=end - span)
             chosen = variable.get("allValue") or "|".join(map(re.escape, values))
             self.variables[f"${variable['name']}"] = chosen.replace("\\", "\\\\")
 
-    def _ask(self, path: str, parameters: Mapping[str, Any]) -> Any:
+    def _ask(self, path: str, key: str, text: str, **others: float) -> Any:
+        for variable, value in self.variables.items():
+            text = text.replace(variable, value)
         connection = HTTPConnection(self.host, timeout=60)
-        connection.request("GET", f"/api/v1/{path}?{urlencode(parameters)}")
+        connection.request("GET", f"/api/v1/{path}?{urlencode({key: text, **others})}")
         answer = json.loads(connection.getresponse().read())
         connection.close()
         if answer["status"] != "success":
-            raise ValueError(f"{parameters}: {answer['error']}")
+            raise ValueError(f"{text}: {answer['error']}")
         return answer["data"]
-
-    def _filled(self, text: str) -> str:
-        for variable, value in self.variables.items():
-            text = text.replace(variable, value)
-        return text
 
     def query(self, target: Mapping[str, Any], step: float) -> list[Shown]:
         """Return what a target of a panel, or an annotation, shows at the end or over the time."""
         self.variables["$__rate_interval"] = f"{max(step + SCRAPE, 4 * SCRAPE):.0f}s"
-        asked = {"query": self._filled(target["expr"]), "time": self.end}
-        over = {**asked, "start": self.end - self.span, "end": self.end, "step": step}
+        path, at = "query" if target.get("instant") else "query_range", self.end
         found = []
-        for series in self._ask(*(("query", asked) if target.get("instant") else ("query_range", over)))["result"]:
-            labels = series["metric"]
-            name = re.sub(r"{{(\w+)}}", lambda it, of=labels: of.get(it[1], ""), target.get("legendFormat", "")).strip()
-            times, values = np.array(series.get("values") or [series["value"]], dtype=float).T
-            found.append(Shown(name, labels, times, values))
+        for series in self._ask(path, "query", target["expr"], time=at, start=at - self.span, end=at, step=step)[
+            "result"
+        ]:
+            labels, samples = series["metric"], series.get("values") or [series["value"]]
+            name = re.sub(r"{{(\w+)}}", lambda it, of=labels: of.get(it[1], ""), target.get("legendFormat", ""))
+            found.append((name.strip(), labels, *np.array(samples, dtype=float).T))
         return found
 
 
-def formatted(value: float, field: Mapping[str, Any]) -> str:
-    """Return a value in its unit, or what it is mapped to."""
-    for mapping in field.get("mappings", ()):
-        options = mapping["options"]
-        if mapping["type"] == "value" and f"{value:g}" in options:
+def _formatted(value: float, field: Mapping[str, Any]) -> str:
+    for options in (mapping["options"] for mapping in field.get("mappings", ())):
+        if f"{value:g}" in options:
             return str(options[f"{value:g}"]["text"])
-        if mapping["type"] == "range" and options["from"] <= value <= (options["to"] or math.inf):
+        if "result" in options and options["from"] <= value <= (options["to"] or math.inf):
             return str(options["result"]["text"])
     unit, decimals = field.get("unit", "none"), field.get("decimals")
     if unit == "dateTimeFromNow":
-        return f"{formatted(time.time() - value / 1000.0, {'unit': 's', 'decimals': 0})} ago"  # noqa: TID251 - a clock's
+        return f"{_formatted(time.time() - value / 1000.0, {'unit': 's', 'decimals': 0})} ago"  # noqa: TID251 - a clock's
     scales = SCALES.get(unit) or ((1, f" {unit.removeprefix('suffix:')}"),)
     size, suffix = next((scale for scale in scales if (abs(value) or 1.0) >= scale[0]), scales[-1])
     value /= size
-    if decimals is not None or not math.isfinite(value) or value == 0.0:
-        return f"{value:.{decimals or 0}f}{suffix}"
-    text = f"{value:.{min(max(2 - math.floor(math.log10(abs(value))), 0), 6)}f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text) + suffix
+    if decimals is None:
+        decimals = max(2 - math.floor(math.log10(abs(value))), 0) if math.isfinite(value) and value else 0
+        return re.sub(r"(\.\d*?)0+$", r"\1", f"{value:.{decimals}f}").rstrip(".") + suffix
+    return f"{value:.{decimals}f}{suffix}"
 
 
-def field_of(panel: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the configuration of a field: the defaults, and the overrides that match its name."""
+def _field_of(panel: Panel, name: str) -> dict[str, Any]:
     field = dict(panel["fieldConfig"]["defaults"])
     for override in panel["fieldConfig"]["overrides"]:
-        wanted = override["matcher"]["options"]
-        if name == wanted or (override["matcher"]["id"] == "byRegexp" and re.search(wanted.strip("/"), name)):
+        if override["matcher"] == {"id": "byName", "options": name}:
             field.update({each["id"]: each["value"] for each in override["properties"]})
     return field
 
 
-def color_of(value: float | str, field: Mapping[str, Any]) -> str:
-    """Return the color of what a value is mapped to, or of the last threshold that it reaches."""
+def _color_of(value: float | str, field: Mapping[str, Any]) -> str:
     name = "transparent"
     if not isinstance(value, str):
         steps = field["thresholds"]["steps"]
         name = [each["color"] for each in steps if each["value"] is None or value >= each["value"]][-1]
     for mapping in field.get("mappings", ()):
         name = mapping["options"].get(value if isinstance(value, str) else f"{value:g}", {}).get("color", name)
-    return COLORS.get(name, PANEL)
+    return COLORS[name]
 
 
-def box(axes: Axes, x: float, y: float, width: float, height: float, color: str) -> None:
-    """Fill a part of a panel."""
-    axes.add_patch(Rectangle((x, y), width, height, facecolor=color, edgecolor="none"))
+class Picture:
+    """The panels that begin above so many rows of the grid, each placed by its pixels from the upper left corner."""
 
+    def __init__(self, prometheus: Prometheus, dashboard: Mapping[str, Any], rows: float) -> None:
+        panels = [panel for panel in dashboard["panels"] if panel["gridPos"]["y"] < rows]
+        self.w, self.h = 24 * COLUMN, ROW * max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
+        self.figure = Figure(figsize=(self.w / DPI, self.h / DPI), dpi=DPI, facecolor=PAGE)
+        self._axes = self._part(0, 0, self.w, self.h)
+        self._axes.set(xlim=(0, self.w), ylim=(self.h, 0))
+        self._axes.axis("off")
+        notes = [(note, prometheus.query(note, 60.0)) for note in dashboard["annotations"]["list"]]
+        for panel in panels:
+            x, y, w, h = (panel["gridPos"][key] * size for key, size in zip("xywh", (COLUMN, ROW) * 2, strict=True))
+            if panel["type"] == "row":
+                hidden = f"   ({len(panel['panels'])} panels)" if "panels" in panel else ""
+                self._text(x + 8, y + h / 2, f"{'›' if hidden else '⌄'}  {panel['title']}{hidden}", 12, weight="bold")
+                continue
+            self._box(x + GAP, y + GAP, w - 2 * GAP, h - 2 * GAP, PANEL)
+            self._text(x + 12, y + 18, panel["title"], 10, weight="bold")
+            frames = [prometheus.query(target, max(prometheus.span / w, SCRAPE)) for target in panel["targets"]]
+            found = [shown for answer in frames for shown in answer]
+            inside = x + 10, y + 34, w - 20, h - 40
+            if not found:
+                nothing = panel["fieldConfig"]["defaults"].get("noValue", "No data")
+                self._text(x + w / 2, y + h / 2, nothing, 11, MUTED, ha="center")
+            elif panel["type"] == "stat":
+                self._stat(panel, found, *inside)
+            elif panel["type"] == "table":
+                self._table(panel, frames, *inside)
+            else:
+                axes = self._series(panel, found, *inside)
+                for note, times in ((note, it[2]) for note, of in notes for it in of):
+                    for at in times[np.diff(times, prepend=0.0) > 60.0]:  # where one begins that may last
+                        axes.axvline(at / 60, color=COLORS[note["iconColor"]], lw=0.8, ls=":")
 
-def draw_stat(axes: Axes, panel: Mapping[str, Any], found: list[Shown]) -> None:
-    """Draw values side by side on the colors of their thresholds, with their names."""
-    for k, shown in enumerate(found):
-        field, width = field_of(panel, shown.name), 1.0 / len(found)
-        text, middle = formatted(shown.values[-1], field), (k + 0.5) * width
-        box(axes, k * width + 0.01, 0.04, width - 0.02, 0.94, color_of(shown.values[-1], field))
-        size = min(27.0, 160.0 * width / len(text))
-        axes.text(middle, 0.6, text, ha="center", va="center", color="white", size=size, weight="bold")
-        axes.text(middle, 0.18, shown.name, ha="center", va="center", color="white", size=9.5)
+    def _part(self, x: float, y: float, w: float, h: float) -> Axes:
+        return self.figure.add_axes((x / self.w, 1 - (y + h) / self.h, w / self.w, h / self.h))
 
+    def _box(self, x: float, y: float, w: float, h: float, color: str) -> None:
+        self._axes.add_patch(Rectangle((x, y), w, h, facecolor=color, edgecolor="none"))
 
-def draw_table(axes: Axes, panel: Mapping[str, Any], frames: list[list[Shown]], pixels: float, lines: int) -> None:
-    """Draw the rows of all queries, merged by the labels that they share."""
-    refs = [f" #{target['refId']}" if len(frames) > 1 else "" for target in panel["targets"]]
-    answers = [[{**it.labels, f"Value{ref}": it.values[-1]} for it in of] for ref, of in zip(refs, frames, strict=True)]
-    names = [*dict.fromkeys(name for rows in answers for row in rows for name in row)]
-    shared = [name for name in names if all(name in row for rows in answers for row in rows)]
-    merged: dict[Any, dict[str, Any]] = {}
-    for row in (row for rows in answers for row in rows):
-        merged.setdefault(tuple(row[name] for name in shared), {}).update(row)
-    organize = panel["transformations"][-1]["options"]
-    names = [name for name in names if not organize["excludeByName"].get(name)]
-    names.sort(key=lambda name: organize.get("indexByName", {}).get(name, math.inf))
-    fields = {name: field_of(panel, name) for name in names}
-    titles = {fields[name].get("displayName", name): name for name in names}
-    [order] = panel["options"]["sortBy"]
-    rows = sorted(merged.values(), key=lambda row: row[titles[order["displayName"]]], reverse=order.get("desc", False))
-    fixed = {name: COLUMN / 66 * field["custom.width"] for name, field in fields.items() if "custom.width" in field}
-    left, line = 0.0, 1.0 / lines
-    for title, name in titles.items():
-        width = fixed.get(name, (pixels - sum(fixed.values())) / (len(names) - len(fixed) or 1)) / pixels
-        axes.text(left + 4 / pixels, 1 - line / 2, title, color=COLORS["blue"], size=8.5, va="center")
-        for k, row in enumerate(rows[: lines - 1]):
-            value, y = row.get(name, ""), 1 - line * (k + 1.5)
-            text, room = value if isinstance(value, str) else formatted(value, fields[name]), int(width * pixels / 6.8)
-            if "cellOptions" in fields[name].get("custom", {}):
-                box(axes, left, y - 0.46 * line, width - 2 / pixels, 0.92 * line, color_of(value, fields[name]))
-            text = text if len(text) <= room else f"{text[: room - 1]}…"
-            axes.text(left + 4 / pixels, y, text, color="white", size=9, va="center")
-        left += width
+    def _text(self, x: float, y: float, text: str, size: float, color: str = TEXT, **style: Any) -> None:
+        self._axes.text(x, y, text, size=size, color=color, va="center", **style)
 
+    def _stat(self, panel: Panel, found: list[Shown], x: float, y: float, w: float, h: float) -> None:
+        w /= len(found)
+        for k, (name, _, _, [value]) in enumerate(found):
+            field = _field_of(panel, name)
+            text, middle = _formatted(value, field), x + (k + 0.5) * w
+            self._box(x + k * w + 2, y, w - 4, h, _color_of(value, field))
+            self._text(middle, y + 0.4 * h, text, min(27, 0.9 * w / len(text)), "white", ha="center", weight="bold")
+            self._text(middle, y + 0.82 * h, name, 9.5, "white", ha="center")
 
-def draw_series(axes: Axes, panel: Mapping[str, Any], found: list[Shown], marks: list[tuple[float, str]]) -> None:
-    """Draw lines or bars over time, thresholds and annotations."""
-    defaults = panel["fieldConfig"]["defaults"]
-    custom, axes_text = defaults.get("custom", {}), {**defaults, "mappings": ()}
-    for k, shown in enumerate(found):
-        color, minutes, values = SERIES[k % len(SERIES)], shown.times / 60, shown.values
-        if custom.get("drawStyle") == "bars":
-            axes.bar(minutes, values, width=0.15, color=color)
-        else:  # with gaps where there is nothing
-            gaps = np.flatnonzero(np.diff(minutes) > 1.5 * np.diff(minutes).min(initial=math.inf)) + 1
-            style = "--" if "custom.lineStyle" in field_of(panel, shown.name) else "-"
-            axes.plot(np.insert(minutes, gaps, np.nan), np.insert(values, gaps, np.nan), style, color=color, lw=1.4)
-    scale = custom.get("scaleDistribution", {"type": "linear"})
-    names = {"log": "base", "linearThreshold": "linthresh"}
-    axes.set_yscale(scale["type"], **{names[key]: value for key, value in scale.items() if key != "type"})
-    low, high = axes.get_ylim()
-    for step in defaults["thresholds"]["steps"][1:] if "thresholdsStyle" in custom else ():
-        if low < step["value"] < high:
-            axes.axhline(step["value"], color=COLORS[step["color"]], lw=1.2, ls=(0, (4, 4)))
-    for minute, color in marks:
-        axes.axvline(minute, color=color, lw=0.8, ls=":")
-    axes.set_ylim(defaults.get("min"), defaults.get("max"))
-    axes.set_facecolor(PANEL)
-    axes.grid(color=RULE, lw=0.6)
-    axes.tick_params(colors=MUTED, labelsize=8, length=0)
-    axes.spines[:].set_visible(False)
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: formatted(value, axes_text)))
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time.strftime("%H:%M", time.gmtime(60 * value))))
+    def _table(self, panel: Panel, frames: list[list[Shown]], x: float, y: float, w: float, h: float) -> None:
+        keys = [f"Value #{target['refId']}" if len(frames) > 1 else "Value" for target in panel["targets"]]
+        answers = [
+            [{**labels, key: values[0]} for _, labels, _, values in of] for key, of in zip(keys, frames, strict=True)
+        ]
+        names = [*dict.fromkeys(name for rows in answers for row in rows for name in row)]
+        shared = [name for name in names if all(name in row for rows in answers for row in rows)]
+        merged: dict[Any, dict[str, Any]] = {}
+        for row in (row for rows in answers for row in rows):
+            merged.setdefault(tuple(row[name] for name in shared), {}).update(row)
+        organize, [order] = panel["transformations"][-1]["options"], panel["options"]["sortBy"]
+        names = [name for name in names if not organize["excludeByName"].get(name)]
+        names.sort(key=lambda name: organize.get("indexByName", {}).get(name, math.inf))
+        fields = {name: _field_of(panel, name) for name in names}
+        by = next(name for name in names if fields[name].get("displayName", name) == order["displayName"])
+        ordered = sorted(merged.values(), key=lambda row: row[by], reverse=order.get("desc", False))
+        fixed = [field["custom.width"] for field in fields.values() if "custom.width" in field]
+        for name, field in fields.items():
+            width = field.get("custom.width") or (w - sum(fixed)) / (len(names) - len(fixed))
+            self._text(x + 4, y + CELL / 2, field.get("displayName", name), 8.5, COLORS["blue"])
+            for k, row in enumerate(ordered[: int(h / CELL) - 1], 1):
+                value = row.get(name, "")
+                text = value if isinstance(value, str) else _formatted(value, field)
+                if "cellOptions" in field.get("custom", {}):
+                    self._box(x, y + k * CELL + 1, width - 2, CELL - 2, _color_of(value, field))
+                self._text(x + 4, y + (k + 0.5) * CELL, text[: int(width / LETTER)], 9, "white")
+            x += width
 
-
-def draw_legend(axes: Axes, panel: Mapping[str, Any], found: list[Shown], pixels: float, lines: int) -> None:
-    """Draw names and last values, as a table or one after the other, as far as there is room."""
-    options = panel["options"]["legend"]
-    last = [shown.values[np.isfinite(shown.values)][-1:].sum() for shown in found]
-    order = sorted(range(len(found)), key=lambda k: last[k] if options.get("sortDesc") else -k, reverse=True)
-    x, y, table = 0.0, 1.0 - 0.5 / lines, options.get("placement") == "right"
-    for done, k in enumerate(order):
-        text = formatted(last[k], panel["fieldConfig"]["defaults"])
-        label = found[k].name if table else f"{found[k].name}  {text}"
-        width = 1.0 if table else (6.4 * len(label) + 28) / pixels
-        if x > 0.0 and x + width > 1.0:
-            x, y = 0.0, y - 1.0 / lines
-        if done < len(order) - 1 and y < 1.0 / lines and (table or x + width > 1.0 - 80 / pixels):
-            axes.text(x, y, f"… {len(order) - done} more", color=MUTED, size=8, va="center")
-            return
-        box(axes, x, y - 0.1 / lines, 12 / pixels, 0.2 / lines, SERIES[k % len(SERIES)])
-        axes.text(x + 16 / pixels, y, label, color=TEXT, size=8, va="center")
-        if table:
-            axes.text(1.0, y, text, color=TEXT, size=8, va="center", ha="right")
-        x += width
-
-
-def draw(prometheus: Prometheus, dashboard: Mapping[str, Any], rows: float) -> Figure:
-    """Draw the panels that begin above so many rows of the grid."""
-    panels = [panel for panel in dashboard["panels"] if panel["gridPos"]["y"] < rows]
-    wide, high = 24 * COLUMN, ROW * max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
-    figure = Figure(figsize=(wide / DPI, high / DPI), dpi=DPI, facecolor=PAGE)
-    marks = []
-    for note in dashboard["annotations"]["list"]:
-        for shown in prometheus.query(note, 60.0):  # one that lasts is a region, whose beginning is drawn
-            starts = shown.times[np.diff(shown.times, prepend=0.0) > 60.0]
-            marks += [(at / 60, COLORS[note["iconColor"]]) for at in starts]
-
-    def part(x: float, y: float, w: float, h: float, *, plain: bool = True) -> Axes:
-        axes = figure.add_axes((x / wide, 1 - (y + h) / high, w / wide, h / high))
-        if plain:
-            axes.set(xlim=(0, 1), ylim=(0, 1))
-            axes.axis("off")
-        return axes
-
-    for panel in panels:
-        x, y, w, h = (panel["gridPos"][key] * size for key, size in zip("xywh", (COLUMN, ROW) * 2, strict=True))
-        frame = part(x + GAP, y + GAP, w - 2 * GAP, h - 2 * GAP)
-        if panel["type"] == "row":
-            title = (
-                f"›  {panel['title']}   ({len(panel['panels'])} panels)"
-                if "panels" in panel
-                else f"⌄  {panel['title']}"
-            )
-            frame.text(0.003, 0.5, title, color=TEXT, size=12, va="center", weight="bold")
-            continue
-        box(frame, 0, 0, 1, 1, PANEL)
-        frame.text(8 / w, 1 - 13 / h, panel["title"], color=TEXT, size=10, va="center", weight="bold")
-        frames = [prometheus.query(target, max(prometheus.span / w, SCRAPE)) for target in panel["targets"]]
-        found = [shown for answer in frames for shown in answer]
-        right = "placement" in panel["options"].get("legend", {})
-        below = LINE * min(sum(len(shown.name) + 14 for shown in found) * 7 // w + 1, 4) * (not right)
-        if not found:
-            nothing = panel["fieldConfig"]["defaults"].get("noValue", "No data")
-            frame.text(0.5, 0.5, nothing, ha="center", va="center", color=MUTED, size=11)
-        elif panel["type"] == "stat":
-            draw_stat(part(x + GAP, y + 28, w - 2 * GAP, h - 28 - GAP), panel, found)
-        elif panel["type"] == "table":
-            lines = (h - 34) // 34
-            draw_table(part(x + 10, y + 30, w - 20, 34 * lines), panel, frames, w - 20, lines)
+    def _series(self, panel: Panel, found: list[Shown], x: float, y: float, w: float, h: float) -> Axes:
+        defaults, legend = panel["fieldConfig"]["defaults"], panel["options"]["legend"]
+        custom, last = defaults.get("custom", {}), [it[3][np.isfinite(it[3])][-1:].sum() for it in found]
+        texts = [_formatted(value, defaults) for value in last]
+        order, columns, room, right = [*range(len(found))], 1, int(h // LINE), "placement" in legend
+        if right:
+            order.sort(key=last.__getitem__, reverse=True)
+            w, left, top, apart = w - 250, x + w - 240, y, 240.0
         else:
-            plot = part(x + 68, y + 32, w - (330 if right else 82), h - 62 - below, plain=False)
-            draw_series(plot, panel, found, marks)
-            across, down = (240, h - 40) if right else (w - 20, below)
-            legend = part(x + w - across - 10, y + h - down - 6, across, down)
-            draw_legend(legend, panel, found, across, down // LINE)
-    return figure
+            widest = max(len(f"{it[0]}  {text}") for it, text in zip(found, texts, strict=True)) * LETTER + 24
+            columns = max(int(w // widest), 1)
+            room = min(math.ceil(len(found) / columns), 4) * columns
+            h -= LINE * room // columns
+            left, top, apart = x, y + h, w / columns
+        axes = self._part(x + 62, y, w - 66, h - 28)
+        for k, (name, _, times, values) in enumerate(found):
+            color, minutes = SERIES[k % len(SERIES)], times / 60
+            if custom.get("drawStyle") == "bars":
+                axes.bar(minutes, values, width=0.15, color=color)
+            else:  # with gaps where there is nothing
+                gaps = np.flatnonzero(np.diff(minutes) > 1.5 * np.diff(minutes).min(initial=math.inf)) + 1
+                axes.plot(np.insert(minutes, gaps, np.nan), np.insert(values, gaps, np.nan), color=color, lw=1.4)
+            at, more = order.index(k), len(found) - room + 1
+            x, y = left + at % columns * apart, top + at // columns * LINE
+            if more > 1 and at == room - 1:
+                self._text(x, y, f"… {more} more", 8, MUTED)
+            elif at < room:
+                self._box(x, y - 2, 12, 4, color)
+                self._text(x + 16, y, name if right else f"{name}  {texts[k]}", 8)
+                self._text(x + apart - 4, y, texts[k] if right else "", 8, ha="right")
+        scale = custom.get("scaleDistribution", {"type": "linear"})
+        axes.set_yscale(scale["type"], **({"linthresh": scale["linearThreshold"]} if scale["type"] == "symlog" else {}))
+        low, high = axes.get_ylim()
+        for step in defaults["thresholds"]["steps"][1:] if "thresholdsStyle" in custom else ():
+            if low < step["value"] < high:
+                axes.axhline(step["value"], color=COLORS[step["color"]], lw=1.2, ls=(0, (4, 4)))
+        axes.set(ylim=(defaults.get("min"), defaults.get("max")), facecolor=PANEL)
+        axes.grid(color=RULE, lw=0.6)
+        axes.tick_params(colors=MUTED, labelsize=8, length=0)
+        axes.spines[:].set_visible(False)
+        axes.yaxis.set_minor_locator(NullLocator())
+        if scale["type"] == "linear" and defaults["unit"] == "s":
+            axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 1.5, 3, 6, 10]))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _formatted(value, {**defaults, "mappings": ()})))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time.strftime("%H:%M", time.gmtime(60 * value))))
+        return axes
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -299,14 +256,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("url", help="of Prometheus")
     parser.add_argument("out", type=Path, help="PNG to write")
     parser.add_argument("--minutes", type=float, default=60.0, help="time shown, up to now")
-    parser.add_argument(
-        "--rows", type=float, default=math.inf, help="of the grid; panels that begin below are left out"
-    )
+    parser.add_argument("--rows", type=float, default=math.inf, help="of the grid; what begins below is left out")
     given = parser.parse_args(argv)
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     prometheus = Prometheus(given.url, dashboard, time.time(), 60.0 * given.minutes)  # noqa: TID251 - as its clock
     drawn = io.BytesIO()
-    draw(prometheus, dashboard, given.rows).savefig(drawn, format="png")
+    Picture(prometheus, dashboard, given.rows).figure.savefig(drawn, format="png")
     Image.open(drawn).convert("RGB").quantize(128).save(given.out, optimize=True)
 
 

@@ -3,8 +3,8 @@
     .venv/bin/python -m scripts.live_dashboard one docs/pictures/dashboard-one.png
     .venv/bin/python -m scripts.live_dashboard ten docs/pictures/dashboard-ten.png
 
-One is well; of ten each has the trouble that it is named after. Kafka needs Java and Maven; Prometheus comes from Debian,
-where it is not installed. All of it listens on 127.0.0.1 and ends with the script.
+One is well; of ten several have the trouble that they are named after. Kafka needs Java and Maven; Prometheus is taken
+from Debian if it is not installed. All of it listens on 127.0.0.1, and ends with the script.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ Random = np.random.Generator
 
 
 def line(rng: Random, i: int) -> dict[str, Any]:
-    """Return an event of a linear relation, which turns round now and then."""
+    """Return an event of a linear relation."""
     a, b, c = rng.normal(size=3)
     color = ("red", "green", "blue")[i % 3]
     return {"a": a, "b": b, "c": c, "color": color, "y": 20 + a - 2 * b + 3 * (i % 3) + 0.5 * rng.normal()}
@@ -56,7 +57,7 @@ def outputs(rng: Random, i: int) -> dict[str, Any]:
 def spikes(rng: Random, i: int) -> dict[str, Any]:
     """Return an event with an input that is now and then hundreds of times too large, after a while."""
     event = line(rng, i)
-    return {**event, "a": event["a"] * (300 if i > 1_000 and rng.random() < 0.02 else 1)}
+    return {**event, "a": event["a"] * (300 if i > 600 and rng.random() < 0.03 else 1)}
 
 
 def turning(rng: Random, i: int) -> dict[str, Any]:
@@ -79,13 +80,18 @@ class Stream(NamedTuple):
     rate: float
     """Events per second."""
     event: Callable[[Random, int], dict[str, Any] | str] = line
-    settings: dict[str, object] = {}
+    settings: Mapping[str, object] = MappingProxyType({})
 
 
 EXPLODING: dict[str, object] = {
-    **{"model.n_experts": 1, "model.hold": False, "model.range_factor": 0, "model.standardize": False},
-    **{"model.serve": "polyak", "model.averaging": "none"},
-    **{"model.schedule.kind": "constant", "model.schedule.gamma": 0.0005},
+    "model.n_experts": 1,
+    "model.hold": False,
+    "model.range_factor": 0,
+    "model.standardize": False,
+    "model.serve": "polyak",
+    "model.averaging": "none",
+    "model.schedule.kind": "constant",
+    "model.schedule.gamma": 0.0005,
 }
 STREAMS = {
     "steady": Stream(150),
@@ -93,7 +99,7 @@ STREAMS = {
     "classes": Stream(60, classes, {"model.kind": "classifier"}),
     "outputs": Stream(40, outputs, {"schema.target": ["y", "z"]}),
     "drifts": Stream(80, turning),
-    "exploding": Stream(20, spikes, EXPLODING),
+    "exploding": Stream(4, spikes, EXPLODING),
     "garbage": Stream(30, garbage),
     "full-disk": Stream(50),
     "restarts": Stream(50),
@@ -139,8 +145,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("how_many", choices=("one", "ten"))
     parser.add_argument("out", type=Path, help="PNG to write")
-    parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--rows", default="76", help="as of draw_dashboard")
+    parser.add_argument("--minutes", type=float, default=12.0)
+    parser.add_argument("--rows", default="47", help="as of draw_dashboard")
     given = parser.parse_args(argv)
     names = list(STREAMS)[: 1 if given.how_many == "one" else None]
     with tempfile.TemporaryDirectory() as scratch, Broker(Path(scratch, "broker")) as broker:
@@ -150,8 +156,11 @@ def main(argv: list[str] | None = None) -> None:
         daemons, targets, port = {}, [], free_port()
         for name in names:
             settings = {
-                **{"metrics.port": free_port(), "checkpoint.every_seconds": 15.0, "dead_letters.max_ratio": 1.0},
-                **{"predictions.kind": "file", "predictions.path": str(Path(scratch, name, "predictions.jsonl"))},
+                "metrics.port": free_port(),
+                "checkpoint.every_seconds": 15.0,
+                "dead_letters.max_ratio": 1.0,
+                "predictions.kind": "file",
+                "predictions.path": str(Path(scratch, name, "predictions.jsonl")),
                 **STREAMS[name].settings,
             }
             daemons[name] = Daemon(Path(scratch, name), broker.address, name, settings)
