@@ -22,19 +22,17 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 DASHBOARD = Path(__file__).parents[1] / "config" / "grafana" / "streammoe.json"
 COLUMN, ROW, GAP, LINE, CELL, LETTER, DPI = 62, 36, 4, 17, 34, 6.5, 100
 """Size of a cell of the grid, space around a panel, lines of legends and tables, and a letter's width, in pixels."""
-SCRAPE = 5.0
-"""Seconds between scrapes, the data source's `timeInterval`."""
+SCRAPE = 5.0  # seconds, the data source's `timeInterval`
 PAGE, PANEL, TEXT, MUTED, RULE = "#111217", "#181b1f", "#d8d9da", "#9a9ba0", "#33353b"
 COLORS = {"green": "#56a64b", "yellow": "#e0b400", "orange": "#ff9830", "red": "#e02f44", "blue": "#5794f2"}
 COLORS |= {"purple": "#b877d9", "transparent": PANEL}
 SERIES = ["#73bf69", "#f2cc0c", "#8ab8ff", "#ff780a", "#f2495c", "#5794f2", "#b877d9", "#705da0", "#37872d", "#fade2a"]
-"""Grafana's classic palette begins so."""
 SCALES = {
     "s": ((86_400, " days"), (3_600, " h"), (60, " min"), (1, " s"), (1e-3, " ms"), (1e-6, " µs")),
     "bytes": ((2**30, " GiB"), (2**20, " MiB"), (2**10, " KiB"), (1, " B")),
@@ -44,8 +42,7 @@ SCALES = {
     "none": ((1, ""),),
 }
 Panel = Mapping[str, Any]
-Shown = tuple[str, dict[str, str], np.ndarray, np.ndarray]
-"""Name, labels, times and values of a series, or of a single value."""
+Shown = tuple[str, dict[str, str], np.ndarray, np.ndarray]  # name, labels, times, values
 
 
 class Prometheus:
@@ -241,12 +238,10 @@ class Picture:
         axes.grid(color=RULE, lw=0.6)
         axes.tick_params(colors=MUTED, labelsize=8, length=0)
         axes.spines[:].set_visible(False)
-        axes.yaxis.set_minor_locator(NullLocator())
-        if scale["type"] == "linear" and defaults["unit"] == "s":
-            axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 1.5, 3, 6, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _formatted(value, {**defaults, "mappings": ()})))
+        axes.minorticks_off()
+        axes.yaxis.set_major_formatter(lambda value, _: _formatted(value, {**defaults, "mappings": ()}))
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time.strftime("%H:%M", time.gmtime(60 * value))))
+        axes.xaxis.set_major_formatter(lambda value, _: time.strftime("%H:%M", time.gmtime(60 * value)))
         return axes
 
 
