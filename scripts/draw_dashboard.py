@@ -172,9 +172,7 @@ class Picture:
 
     def _table(self, panel: Panel, frames: list[list[Shown]], x: float, y: float, w: float, h: float) -> None:
         keys = [f"Value #{target['refId']}" if len(frames) > 1 else "Value" for target in panel["targets"]]
-        answers = [
-            [{**labels, key: values[0]} for _, labels, _, values in of] for key, of in zip(keys, frames, strict=True)
-        ]
+        answers = [[{**it[1], key: it[3][0]} for it in found] for key, found in zip(keys, frames, strict=True)]
         names = [*dict.fromkeys(name for rows in answers for row in rows for name in row)]
         shared = [name for name in names if all(name in row for rows in answers for row in rows)]
         merged: dict[Any, dict[str, Any]] = {}
@@ -231,10 +229,14 @@ class Picture:
         scale = custom.get("scaleDistribution", {"type": "linear"})
         axes.set_yscale(scale["type"], **({"linthresh": scale["linearThreshold"]} if scale["type"] == "symlog" else {}))
         low, high = axes.get_ylim()
+        if scale["type"] == "log":  # whole powers, as in Grafana
+            shown = np.concatenate([[custom.get("axisSoftMax", 0.0)], *(it[3] for it in found)])
+            shown = np.log10(shown[np.isfinite(shown) & (shown > 0.0)])
+            low, high = 10.0 ** np.floor(shown.min()), 10.0 ** np.ceil(shown.max())
         for step in defaults["thresholds"]["steps"][1:] if "thresholdsStyle" in custom else ():
-            if low < step["value"] < high:
+            if low <= step["value"] <= high:
                 axes.axhline(step["value"], color=COLORS[step["color"]], lw=1.2, ls=(0, (4, 4)))
-        axes.set(ylim=(defaults.get("min"), defaults.get("max")), facecolor=PANEL)
+        axes.set(ylim=(defaults.get("min", low), defaults.get("max", high)), facecolor=PANEL)
         axes.grid(color=RULE, lw=0.6)
         axes.tick_params(colors=MUTED, labelsize=8, length=0)
         axes.spines[:].set_visible(False)
