@@ -148,6 +148,7 @@ class Picture:
                 self._table(panel, frames, *inside)
             else:
                 axes = self._series(panel, found, *inside)
+                axes.set_xlim((prometheus.end - prometheus.span) / 60, prometheus.end / 60)
                 for note, times in ((note, it[2]) for note, of in notes for it in of):
                     for at in times[np.diff(times, prepend=0.0) > 60.0]:  # where one begins that may last
                         axes.axvline(at / 60, color=COLORS[note["iconColor"]], lw=0.8, ls=":")
@@ -217,7 +218,9 @@ class Picture:
                 axes.bar(minutes, values, width=0.15, color=color)
             else:  # with gaps where there is nothing
                 gaps = np.flatnonzero(np.diff(minutes) > 1.5 * np.diff(minutes).min(initial=math.inf)) + 1
-                axes.plot(np.insert(minutes, gaps, np.nan), np.insert(values, gaps, np.nan), color=color, lw=1.4)
+                axes.plot(
+                    np.insert(minutes, gaps, np.nan), np.insert(values, gaps, np.nan), ".-", ms=2, color=color, lw=1.4
+                )
             at, more = order.index(k), len(found) - room + 1
             x, y = left + at % columns * apart, top + at // columns * LINE
             if more > 1 and at == room - 1:
