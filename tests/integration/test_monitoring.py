@@ -23,11 +23,12 @@ from tests.integration.prometheus import program
 
 CONFIG = Path(__file__).parents[2] / "config"
 DASHBOARD = json.loads((CONFIG / "grafana" / "streammoe.json").read_text())
+PANELS = [each for panel in DASHBOARD["panels"] for each in (panel, *panel.get("panels", ()))]
 QUERIES = [
-    *(target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())),
+    *(target["expr"] for panel in PANELS for target in panel.get("targets", ())),
     *(marked["expr"] for marked in DASHBOARD["annotations"]["list"]),
 ]
-VARIABLES = {"$__rate_interval": "10s", "$job": "streammoe", "$instance": ".+"}
+VARIABLES = {"$__rate_interval": "10s", "$job": "streammoe", "$instance": ".+", "$output": ".+"}
 STEP = 15
 """Seconds between two samples."""
 HOUR = 3600

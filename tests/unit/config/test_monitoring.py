@@ -1,6 +1,6 @@
 """Dashboard, alerts and scrape config against the catalogue of metrics. tests/integration parses the queries.
 
-Grafana itself was never run: what is held here is what its files ask for, not how they look.
+Grafana itself was never run: what is held here is what its files ask for. `python -m scripts.draw_dashboard` draws it.
 """
 
 import json
@@ -24,7 +24,11 @@ DASHBOARD = json.loads((CONFIG / "grafana" / "streammoe.json").read_text())
 ALERTS = yaml.safe_load((CONFIG / "prometheus" / "alerts.yml").read_text())
 SCRAPE = yaml.safe_load((CONFIG / "prometheus" / "prometheus.yml").read_text())
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
-SHOWN = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+PANELS = [each for panel in DASHBOARD["panels"] for each in (panel, *panel.get("panels", ()))]
+"""Rows, and panels in them whether they are collapsed or not."""
+DRAWN = [panel for panel in PANELS if panel["type"] != "row"]
+MARKED = DASHBOARD["annotations"]["list"]
+SHOWN = [target["expr"] for panel in DRAWN for target in panel["targets"]]
 
 
 def named(text):
@@ -34,7 +38,7 @@ def named(text):
 
 
 def test_dashboard_and_alerts_ask_only_for_what_is_in_the_catalogue_and_the_dashboard_shows_all_of_it():
-    for expression in [*SHOWN, *(rule["expr"] for rule in RULES)]:
+    for expression in [*SHOWN, *(mark["expr"] for mark in MARKED), *(rule["expr"] for rule in RULES)]:
         assert not named(expression) - CATALOGUE.keys(), expression
         for name, selector in re.findall(r"\b(streammoe_\w+)\{([^}]*)\}", expression):
             [metric] = named(name)
@@ -81,3 +85,99 @@ def test_the_commands_of_the_runbook_that_are_ours_exist_with_their_options():
         command = commands.main.get_command(click.Context(commands.main), words[0])
         options = {option for each in command.params for option in each.opts}
         assert set(re.findall(r"--[\w-]+", words[1])) <= options, words
+
+
+def test_the_top_row_says_whether_it_is_well_is_behind_or_waits_and_names_the_daemon():
+    top = [panel for panel in DRAWN if panel["gridPos"]["y"] == 0]
+    assert sum(panel["gridPos"]["w"] for panel in top) == 24
+    assert {panel["type"] for panel in top} == {"stat"}
+    asked = [" ".join(target["expr"] for target in panel["targets"]) for panel in top]
+    for metric, expression in zip(
+        (
+            "streammoe_source_ready",
+            "streammoe_behind_seconds",
+            "streammoe_sink_waiting_seconds",
+            "streammoe_unsaved_events",
+            "streammoe_baseline_rmse",
+            "streammoe_rejected_total",
+            "streammoe_starts_total",
+            "ALERTS",
+        ),
+        asked,
+        strict=True,
+    ):
+        assert re.search(rf"\b{metric}\b", expression), expression
+        # The worst one by its name, or how many there are.
+        assert all(re.match(r"topk\(1, .*instance|count\(", part) for part in expression.split(" or vector(0) "))
+    for panel in top:
+        colors = [step["color"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]]
+        assert colors[0] == "green"
+        assert colors[-1] == "red"
+
+
+def test_legends_name_the_daemon_and_what_else_tells_series_apart():
+    for panel in DRAWN:
+        for target in panel["targets"]:
+            legend = target.get("legendFormat", "")
+            if panel["type"] == "table":
+                assert target["format"] == "table"
+                assert "instance" in target["expr"]
+            elif not target["expr"].startswith("count("):
+                assert "{{instance}}" in legend, (panel["title"], legend)
+                expression = target["expr"].partition(" and ")[0]
+                if by := re.search(r"\bby \(([^)]*)\)", expression):
+                    kept = set(by[1].split(", ")) - {"le"}
+                else:
+                    labels = [CATALOGUE[name].labels for name in named(expression) & CATALOGUE.keys()]
+                    kept = set().union(*labels) - set(re.findall(r"(\w+)=\"", expression))
+                assert kept <= set(re.findall(r"{{(\w+)}}", legend)), (panel["title"], legend)
+
+
+def test_panels_have_units_and_say_what_to_read():
+    for panel in DRAWN:
+        fields = [panel["fieldConfig"]["defaults"], *panel["fieldConfig"]["overrides"]]
+        assert panel["type"] == "table" or fields[0]["unit"], panel["title"]
+        for field in fields[1:]:
+            assert field["matcher"]["id"] == "byName"
+        assert re.search(r"docs/[\w-]+\.md", panel["description"]), panel["title"]
+    units = {panel["title"]: panel["fieldConfig"]["defaults"].get("unit") for panel in DRAWN}
+    for panel in DRAWN:
+        expressions = [target["expr"] for target in panel["targets"]]
+        if panel["type"] == "timeseries" and any(re.match(r"\w*\(?process_resident", each) for each in expressions):
+            assert units[panel["title"]] == "bytes"
+        if panel["type"] == "timeseries" and any("log_loss" in each for each in expressions):
+            assert units[panel["title"]] == "suffix:nats"
+
+
+def test_rows_about_learning_and_the_global_model_are_collapsed_and_nothing_overlaps():
+    rows = [panel for panel in PANELS if panel["type"] == "row"]
+    assert [row["title"] for row in rows if row.get("collapsed")] == ["How is learning going?", "Global model"]
+    assert all(row.get("collapsed") is ("panels" in row or None) for row in rows)
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    for panels in (DASHBOARD["panels"], *(row["panels"] for row in rows if "panels" in row)):
+        taken = set()
+        for at in (panel["gridPos"] for panel in panels):
+            cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+            assert at["x"] + at["w"] <= 24
+            assert not taken & cells
+            taken |= cells
+
+
+def test_the_variables_are_there_and_all_that_is_asked_goes_by_them():
+    variables = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
+    assert variables == ["datasource", "job", "instance", "output"]
+    assert {mark["name"] for mark in MARKED} == {"Alerts", "Drifts", "Restarts", "Reloads"}
+    for expression in [*SHOWN, *(mark["expr"] for mark in MARKED)]:
+        for name, selector in re.findall(r"\b(streammoe_\w+|process_\w+|ALERTS|up)\b({[^}]*})?", expression):
+            assert selector.startswith('{job=~"$job", instance=~"$instance"'), (name, expression)
+    assert not [
+        text for text in SHOWN if re.search(r"(rate|increase)\((?!streammoe_\w+_(total|bucket)|process_cpu)", text)
+    ]
+
+
+def test_what_explodes_does_not_hide_the_others():
+    ratios = [panel for panel in DRAWN if panel["type"] == "timeseries" and "_rmse" in panel["targets"][0]["expr"]]
+    assert len(ratios) == 4
+    for panel in ratios:
+        assert panel["fieldConfig"]["defaults"]["custom"]["scaleDistribution"]["type"] == "log"
+    assert sum("clamp_max" in panel["targets"][0]["expr"] for panel in ratios) == 2
