@@ -64,7 +64,8 @@ class Checkpoints:
         self._source = source
         self._outputs = outputs
         self._metrics = metrics
-        self._settings = settings
+        self.settings = settings
+        """At present."""
         self._generation = generation
         """That of the newest one."""
         self._restart = restart or RestartPlan()
@@ -174,7 +175,7 @@ class Checkpoints:
 
     def apply(self, settings: CheckpointSettings) -> None:
         """Apply other settings, of which only some may have changed."""
-        self._settings = settings
+        self.settings = settings
         self._store.keep = settings.keep
 
     def _is_due(self) -> bool:
@@ -182,10 +183,10 @@ class Checkpoints:
             return False
         # An endless source's first one records which files it reads before they rotate.
         is_first = not self._start_is_saved and self._source.progress() is None
-        if is_first or self._outputs.overdue or self.unsaved >= self._settings.every_events:
+        if is_first or self._outputs.overdue or self.unsaved >= self.settings.every_events:
             return True
         # Where checkpoints take long, learning gets half of the time.
-        return time.monotonic() - self._resumed_at >= max(self._settings.every_seconds, self._paused)
+        return time.monotonic() - self._resumed_at >= max(self.settings.every_seconds, self._paused)
 
     def _must_defer(self) -> bool:
         """Whether a checkpoint would pass over records that may fail the run at the end of the source.
@@ -204,7 +205,7 @@ class Checkpoints:
         if jumps is not None and jumps.stops:
             # An earlier run may have left newer generations than the one that this run resumed from.
             newest = max(self._store.generations(), default=0)
-            self._store.keep = jumps.n_to_keep(self._settings.keep, newest)
+            self._store.keep = jumps.n_to_keep(self.settings.keep, newest)
         arrays, metadata = self._state.content(ended=self._source.finished)
         metadata |= {"transactional": self._outputs.transactional, "state_digest": learned_digest(arrays)}
         if (end := self._outputs.end()) is not None:  # to which a restart truncates predictions
@@ -218,7 +219,7 @@ class Checkpoints:
         self._metrics.health.unsaved = str(error)
         self._metrics.counter("streammoe_checkpoint_failures_total").inc()
         now = time.monotonic()
-        left = since + self._settings.retry_seconds - now
+        left = since + self.settings.retry_seconds - now
         if left <= 0 or self.stop.requested:
             raise error
         LOGGER.warning(
@@ -227,7 +228,7 @@ class Checkpoints:
             error,
             min(pause, left),
             left,
-            self._settings.retry_seconds,
+            self.settings.retry_seconds,
         )
         while time.monotonic() < now + min(pause, left) and not self.stop.requested:
             self._metrics.health.beat()

@@ -51,6 +51,13 @@ class SavedGuard(CheckedTable):
     saved: list[Annotated[list[Count], Field(min_length=2, max_length=2)]]
 
 
+class Restored(CheckedTable):
+    """Of which backup a checkpoint is."""
+
+    generation: Count
+    at: str
+
+
 class Bookkeeping(CheckedTable):
     """The metadata of a daemon's checkpoint; the content of positions and scores is checked where they are used."""
 
@@ -62,6 +69,7 @@ class Bookkeeping(CheckedTable):
     transactional: bool = False
     predictions: dict[str, Any] = Field(default_factory=dict)
     guard: SavedGuard | None = None
+    restored: Restored | None = None
 
 
 def load_matching_model(path: Path, like: MixtureOfExperts, settings: Settings) -> MixtureOfExperts:
@@ -273,6 +281,12 @@ def resumed(
         )
     if learned is not None:
         LOGGER.info("resuming from a checkpoint in %s with %d events learned", store.folder, model.n)
+    if "restored" in metadata:
+        LOGGER.warning(
+            "restored from a backup of generation %(generation)d taken at %(at)s; make sure that the original does not "
+            "run any more",
+            metadata["restored"],
+        )
     return RunState(
         Pipeline(
             model,

@@ -424,7 +424,7 @@ FAULTS = {
         Fault("kafka-late-answer-is-end", "limits.asked_at >= self.progress_at", "True"),
         Fault("kafka-markers-not-passed", "if offset > self.fetch_position:", "if offset < 0:"),
         Fault("kafka-tombstone-learned", "records[is_event] if n_tombstones else records", "records"),
-        Fault("kafka-owner-ignored", '{"", position["owner"]}', "{mark.owner for _, mark in found.values() if mark}"),
+        Fault("kafka-owner-ignored", "owner.startswith(mark.owner)", "True"),
         Fault("kafka-recreated-topic-read-on", "None not in {one, other} and one != ", "one is None and one != "),
         Fault("kafka-left-partition-forgotten", '"partitions": {**kept, **unread}', '"partitions": unread'),
     ],
@@ -443,7 +443,7 @@ FAULTS = {
         Fault("version-of-damaged-reused", "max([after, *self.generations()])", "max([after])"),
         Fault("version-of-removed-reused", "contained, after=before)", "contained, after=0)"),
         Fault("events-from-elsewhere-counted-again", "max(shard.n_before for shard", "sum(shard.n_before for shard"),
-        Fault("copy-counted-twice", 'whole["owner", str(part["owner"])]', 'whole[shard.n, "owner"]'),
+        Fault("copy-counted-twice", 'whole["owner", original]', 'whole[shard.n, "owner"]'),
         Fault("file-of-two-shards-counted-twice", "whole.update(_files(part))", "whole.update()"),
     ],
     "process": [
