@@ -14,6 +14,7 @@ from streammoe.persistence import CheckpointStore
 from streammoe.persistence.backup import Target, back_up
 
 LOGGER = logging.getLogger("streammoe.mirror")
+LOOK_SECONDS = 1.0
 CLOSE_SECONDS = 5.0
 """How long an end waits for the last checkpoint to be copied."""
 QUIET_SECONDS = 600.0
@@ -50,7 +51,7 @@ class Mirror:
         return time.time() - self._taken_at if is_set else math.nan  # noqa: TID251 - see above
 
     def _run(self) -> None:
-        while not self._closing.wait(1.0):
+        while not self._closing.wait(LOOK_SECONDS):
             if time.monotonic() - self._tried_at >= self._checkpoints.settings.mirror_every_seconds:
                 self._copy()
         self._copy()

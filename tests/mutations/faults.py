@@ -36,6 +36,7 @@ AREAS = {
         "persistence/test_format*.py test_lock.py test_store.py test_checked.py test_power_loss.py "
         "test_checkpoint_format.py golden/test_*.py test_options.py test_rollback.py"
     ),
+    "backups": "test_backup.py test_mirror.py test_ownership.py",
     "appending": "test_append_log.py test_dead_letters.py test_power_loss.py",
     "checkpoints": "test_loop.py test_given_up_fits.py test_durability.py test_transactional_start.py",
     "pipeline": "test_pipeline.py test_predictions.py test_bad_input.py test_scores.py test_loop.py",
@@ -277,6 +278,13 @@ FAULTS = {
             "if os.fstat(self._descriptor):",
         ),
         Fault("restored-nan-accepted", "and not np.isfinite(array).all():", "and np.isinf(array).any():"),
+    ],
+    "backups": [
+        Fault("backup-not-read-back", "if self.read(name) != data:", "if not self.read(name):"),
+        Fault("backup-link-followed", 'if found["type"] != "file" or found.get("islink"):', "if False:"),
+        Fault("backup-of-invisible-predictions", "and found[0] > store.confirmed:", "and found[0] < 0:"),
+        Fault("backup-by-generation", "if known != generation or", "if known < generation and"),
+        Fault("restored-keeps-its-name", '.{uuid.uuid4().hex[:8]}"}', '"}'),
     ],
     "appending": [
         Fault("half-line-stays", "self._file.truncate(whole)", "self._file.tell()"),
