@@ -6,10 +6,12 @@ import logging
 import math
 import threading
 import time
+from contextlib import suppress
 from datetime import datetime
 
 from streammoe.daemon.checkpoints import Checkpoints
 from streammoe.daemon.metrics import Metrics
+from streammoe.errors import CheckpointError
 from streammoe.persistence import CheckpointStore
 from streammoe.persistence.backup import Target, back_up
 
@@ -33,7 +35,8 @@ class Mirror:
         """What was seen of the folder before its newest checkpoint was copied, and where to."""
         self._has_failed = False
         if checkpoints.settings.mirror:
-            Target(checkpoints.settings.mirror)  # what is not installed is said at the start
+            with suppress(CheckpointError):  # what is not installed is said at the start; all else may pass
+                Target(checkpoints.settings.mirror)
         metrics.gauge("streammoe_mirror_age_seconds").set_function(self._age)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)

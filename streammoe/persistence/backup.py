@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from streammoe.errors import CheckpointError, StreammoeError, not_installed
+from streammoe.errors import CheckpointError, ConfigError, StreammoeError, not_installed
 from streammoe.persistence.durable import make_folder, replace
 from streammoe.persistence.format import Checkpoint, NewerCheckpointError, decode, encode
 from streammoe.persistence.lock import FolderLock
@@ -108,8 +108,9 @@ class Target:
         except Exception as error:  # noqa: BLE001 - file systems of fsspec have exceptions of their own
             reason = cut(masked(getattr(error, "strerror", None) or str(error) or type(error).__name__))
             place = f"backup {self.name}/{name}".rstrip("/")
+            kind = ConfigError if isinstance(error, ImportError) else CheckpointError  # such as "Install s3fs"
             # Not from the error, which may hold a login.
-            raise CheckpointError(f"{place}: cannot be read or written ({reason}); correct that, and repeat") from None
+            raise kind(f"{place}: cannot be read or written ({reason}); correct that, and repeat") from None
 
 
 def back_up(store: CheckpointStore, target: Target) -> dict[str, Any] | None:

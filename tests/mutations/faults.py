@@ -281,7 +281,7 @@ FAULTS = {
     ],
     "backups": [
         Fault("backup-not-read-back", "if self.read(name) != data:", "if not self.read(name):"),
-        Fault("backup-link-followed", 'if found["type"] != "file" or found.get("islink"):', "if False:"),
+        Fault("backup-link-followed", "Path(path).lstat()", "Path(path).stat()"),
         Fault("backup-of-invisible-predictions", "and found[0] > store.confirmed:", "and found[0] < 0:"),
         Fault("backup-by-generation", "if known != generation or", "if known < generation and"),
         Fault("restored-keeps-its-name", '.{uuid.uuid4().hex[:8]}"}', '"}'),
