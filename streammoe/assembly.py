@@ -13,6 +13,7 @@ from streammoe.daemon.checkpoints import Checkpoints
 from streammoe.daemon.health import Health
 from streammoe.daemon.loop import POLL_SECONDS, Daemon, Observer, ProgressListener
 from streammoe.daemon.metrics import Metrics
+from streammoe.daemon.mirror import Mirror
 from streammoe.daemon.model import compile_kernels
 from streammoe.daemon.outputs import Outputs
 from streammoe.daemon.reload import Reload
@@ -122,12 +123,15 @@ def open_daemon(
         if sink is not None:
             replayable = connectors()[settings.source.kind].replayable
             restart = plan_restart(sink, found and found[1].metadata, replayable=replayable)
-        must_save = restart.must_save or from_model is not None
+        is_restored = found is not None and "restored" in found[1].metadata
+        must_save = restart.must_save or from_model is not None or is_restored
         restart = RestartPlan(store.set_aside if fresh else restart.begin, must_save)
         state = resumed(settings, found, writer, store, from_model)
         observer: Observer | None = extension("observer")(settings, metrics) if settings.global_.path else None
         letters = stack.enter_context(closing(_dead_letters(settings, health)))
         source = stack.enter_context(closing(open_source(settings)))
+        if is_restored and state.position is not None:
+            state.position = source.renamed(state.position)
         source.seek(state.position)
         compile_kernels(settings)
         outputs, generation = Outputs(letters, sink, health.waits), found[0] if found else 0
@@ -135,6 +139,7 @@ def open_daemon(
         daemon = Daemon(source, state, outputs, checkpoints, metrics, reload, observer, on_batch, status)
         if server is not None:
             server.metrics = metrics.registry
+        stack.enter_context(closing(Mirror(CheckpointStore(store.folder), checkpoints, metrics)))
         yield DaemonHandle(daemon, None if server is None else server.url)
 
 

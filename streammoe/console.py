@@ -143,6 +143,12 @@ def end_without_result(exit_code: int, what: str) -> NoReturn:
     sys.exit(exit_code)
 
 
+def echo_values(values: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a result: one JSON object, or a line for each value."""
+    lines = (f"{name:14} {printable(str(value))}" for name, value in values.items())
+    click.echo(json.dumps(values) if as_json else "\n".join(lines))
+
+
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[tuple[int, int] | None], None]]:
     """Show a source's progress on stderr if that is a terminal."""

@@ -254,6 +254,10 @@ class Source(Protocol):
         """
         ...
 
+    def renamed(self, position: Position) -> Position:
+        """Return a position from a backup as that of another daemon, so that one that reads on from it is noticed."""
+        return position
+
     def prepare(self, timeout: float) -> bool:
         """Continue to connect for up to `timeout` seconds; return whether reading can start.
 

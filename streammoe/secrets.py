@@ -15,6 +15,7 @@ HIDDEN = "***"
 """Replaces a secret in messages."""
 _NAMES = re.compile("password|secret|token(?!_url)", re.IGNORECASE)
 _LOGIN = re.compile(r"(?<=//)\S*@|[^\s/'\",]*:(?!//)[^\s'\",]*@")  # the login in an address, with or without a protocol
+_QUERY = re.compile(r"(//[^\s'\",?]*\?)[^\s'\",]*")  # of an address, which may be signed
 
 
 def is_secret(name: str) -> bool:
@@ -23,12 +24,12 @@ def is_secret(name: str) -> bool:
 
 
 def masked(text: str) -> str:
-    """Hide the logins of all addresses in a text.
+    """Hide the logins and queries of all addresses in a text.
 
-    >>> masked("https://me:word@host/path")
-    'https://***@host/path'
+    >>> masked("https://me:word@host/path?sig=key")
+    'https://***@host/path?***'
     """
-    return _LOGIN.sub(f"{HIDDEN}@", text)
+    return _QUERY.sub(rf"\1{HIDDEN}", _LOGIN.sub(f"{HIDDEN}@", text))
 
 
 def check_readable(setting: str, path: str) -> None:

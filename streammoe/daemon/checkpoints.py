@@ -64,7 +64,8 @@ class Checkpoints:
         self._source = source
         self._outputs = outputs
         self._metrics = metrics
-        self._settings = settings
+        self.settings = settings
+        """At present."""
         self._generation = generation
         """That of the newest one."""
         self._restart = restart or RestartPlan()
@@ -89,11 +90,11 @@ class Checkpoints:
         """Seconds until one is due, unless so many events come that it is due before; None if there is nothing new."""
         if not self.unsaved:
             return None
-        return max(0.0, self._resumed_at + max(self._settings.every_seconds, self._paused) - time.monotonic())
+        return max(0.0, self._resumed_at + max(self.settings.every_seconds, self._paused) - time.monotonic())
 
     def stop_seconds(self) -> float:
         """Return how long a stop may take."""
-        return self._settings.stop_seconds
+        return self.settings.stop_seconds
 
     def begin(self) -> None:
         """Save or report where reading begins, once it can."""
@@ -187,7 +188,7 @@ class Checkpoints:
 
     def apply(self, settings: CheckpointSettings) -> None:
         """Apply other settings, of which only some may have changed."""
-        self._settings = settings
+        self.settings = settings
         self._store.keep = settings.keep
 
     def _is_due(self) -> bool:
@@ -195,7 +196,7 @@ class Checkpoints:
             return False
         # An endless source's first one records which files it reads before they rotate.
         is_first = not self._start_is_saved and self._source.progress() is None
-        if is_first or self._outputs.overdue or self.unsaved >= self._settings.every_events:
+        if is_first or self._outputs.overdue or self.unsaved >= self.settings.every_events:
             return True
         # Where checkpoints take long, learning gets half of the time.
         return self.seconds_to_next == 0.0
@@ -217,7 +218,7 @@ class Checkpoints:
         if jumps is not None and jumps.stops:
             # An earlier run may have left newer generations than the one that this run resumed from.
             newest = max(self._store.generations(), default=0)
-            self._store.keep = jumps.n_to_keep(self._settings.keep, newest)
+            self._store.keep = jumps.n_to_keep(self.settings.keep, newest)
         arrays, metadata = self._state.content(ended=self._source.finished)
         digest = learned_digest(arrays)
         metadata |= {"transactional": self._outputs.transactional, "state_digest": digest}
@@ -233,7 +234,7 @@ class Checkpoints:
         self._metrics.health.unsaved = str(error)
         self._metrics.counter("streammoe_checkpoint_failures_total").inc()
         now = time.monotonic()
-        left = since + self._settings.retry_seconds - now
+        left = since + self.settings.retry_seconds - now
         if left <= 0 or self.stop.requested:
             raise error
         LOGGER.warning(
@@ -242,7 +243,7 @@ class Checkpoints:
             error,
             min(pause, left),
             left,
-            self._settings.retry_seconds,
+            self.settings.retry_seconds,
             extra={"event": "not_saved"},
         )
         while time.monotonic() < now + min(pause, left) and not self.stop.requested:

@@ -102,6 +102,11 @@ CATALOGUE: dict[str, Metric] = {
         Gauge, "Records processed since that state, which a crash makes the next start process again"
     ),
     "streammoe_checkpoint_failures_total": Metric(Counter, "Failed attempts to save"),
+    "streammoe_mirror_age_seconds": Metric(
+        Gauge,
+        "Seconds since the state of the newest mirrored checkpoint, or since the start; NaN without a mirror",
+    ),
+    "streammoe_mirror_failures_total": Metric(Counter, "Failed attempts to mirror one"),
     "streammoe_reload_total": Metric(Counter, "Reloads of the settings by SIGHUP", ("outcome",)),
     "streammoe_reload_success_timestamp_seconds": Metric(
         Gauge, "Time at which the settings were last loaded, in seconds since 1970"
@@ -161,6 +166,7 @@ class Metrics:
         """Members of the portfolio whose weights are shown."""
         self._status = SourceStatus(ready=False, connected=False)
         self.gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self.health.saved_at)
+        self.gauge("streammoe_mirror_age_seconds").set(math.nan)
         for section, wait in self.health.waits.items():
             self._show_wait(section, wait)
         waits = self.health.waits

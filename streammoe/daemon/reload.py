@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from streammoe.daemon.metrics import REFUSED
 from streammoe.daemon.signals import HangupFlag
 from streammoe.errors import StreammoeError
+from streammoe.secrets import masked
 from streammoe.settings import Settings, change_policy, section_name
 
 LOGGER = logging.getLogger("streammoe.reload")
@@ -65,7 +66,7 @@ class Reload:
         reconfigure(new, affects_events=any(name.partition(".")[0] in EVENT_SECTIONS for name in changed))
         self.settings = new
         changes = ", ".join(f"{name} = {after.get(name)!r} (was {before.get(name)!r})" for name in changed)
-        LOGGER.info("SIGHUP: applied %s", changes, extra={"event": "reloaded"})
+        LOGGER.info("SIGHUP: applied %s", masked(changes), extra={"event": "reloaded"})
         return "applied"
 
 

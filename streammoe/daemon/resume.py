@@ -63,6 +63,13 @@ class Entry(CheckedTable):
     after: str | None
 
 
+class Restored(CheckedTable):
+    """Of which backup a checkpoint is."""
+
+    generation: Count
+    at: str
+
+
 class Bookkeeping(CheckedTable):
     """The metadata of a daemon's checkpoint; the content of positions and scores is checked where they are used."""
 
@@ -75,6 +82,7 @@ class Bookkeeping(CheckedTable):
     predictions: dict[str, Any] = Field(default_factory=dict)
     guard: SavedGuard | None = None
     history: Annotated[list[Entry], Field(max_length=MOST_NOTED)] = Field(default_factory=list)
+    restored: Restored | None = None
 
 
 def load_matching_model(path: Path, like: MixtureOfExperts, settings: Settings) -> MixtureOfExperts:
@@ -288,6 +296,12 @@ def resumed(
         LOGGER.info(
             "resuming from a checkpoint in %s with %d events learned", store.folder, model.n, extra={"event": "resumed"}
         )
+    if "restored" in metadata:
+        LOGGER.warning(
+            "restored from a backup of generation %(generation)d taken at %(at)s; make sure that the original does not "
+            "run any more",
+            metadata["restored"],
+        )
     state = RunState(
         Pipeline(
             model,
@@ -318,6 +332,8 @@ def _note_start(
     for folder in sorted(path.name for path in store.folder.glob("set-aside-*")):
         if folder not in known:
             state.note("set aside", folder=folder)
+    if found is not None and "restored" in found[1].metadata:
+        state.note("restored", **found[1].metadata["restored"])
     if from_model is not None:
         state.note("adopted", model=str(from_model))
     settings = {} if found is None else changed(found[1].metadata["settings"], state.description["settings"])

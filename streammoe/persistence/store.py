@@ -131,6 +131,8 @@ class CheckpointStore:
             except NewerCheckpointError:
                 raise
             except CheckpointError as error:
+                if not os.path.lexists(self.path(generation)):
+                    continue  # removed by the daemon, whose newer ones are there by now
                 self._unsound.add(generation)
                 # Without a traceback, which would make a handled error look like a bug.
                 logger.error("checkpoint rejected, going back to the one before: %s", error)  # noqa: TRY400

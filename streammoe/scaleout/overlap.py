@@ -85,7 +85,8 @@ def _claims_of(shard: Shard) -> _Claims:
             if part.get("kind") == FILES:
                 whole.update(_files(part))
             elif part.get("kind") == KAFKA:
-                whole["owner", str(part["owner"])] = "it goes on from a copy of the same checkpoint folder"
+                original = str(part["owner"]).partition(".")[0]
+                whole["owner", original] = "it goes on from a copy of the same checkpoint folder"
                 offsets.update(_offsets(part["topics"]))
                 offsets.update(_offsets(part.get("left", {})))  # partitions that belong to others by now
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):  # another source's, or damaged

@@ -277,6 +277,10 @@ class CheckpointSettings(Section):
         change="reload",
         gt=0,
     )
+    mirror: str = option(
+        "", "Folder or URL of fsspec to which the newest checkpoint is copied; empty: nowhere.", change="reload"
+    )
+    mirror_every_seconds: float = option(60.0, "How often to copy it, if there is a new one.", change="reload", gt=0)
 
 
 class MetricsSettings(Section):

@@ -197,6 +197,8 @@ def test_a_restart_ends_an_open_transaction_and_recovers_the_generation(setup):
     assert setup.seen() == list(range(10))
     # What checkpoints of another lineage have committed does not count.
     assert setup.recovered(setup.sink(), setup.position(10, 0, owner="owner-2")) is None
+    # One that was restored from a backup goes on from those of its original.
+    assert setup.recovered(setup.sink(), setup.position(10, 0, owner="owner-1.new")) == 8
 
 
 @pytest.mark.both_clients

@@ -361,6 +361,8 @@ def test_a_checkpoint_is_mirrored_and_holds_its_partitions_until_the_end_or_unti
         assert (offset, mirror.owner, mirror.checkpoint_generation) == (2, batch.end["owner"], 7)
         with pytest.raises(SourceError), opened(settings):
             pass
+        with pytest.raises(SourceError), opened(settings, source.renamed(batch.end)):  # restored from a backup
+            pass
         with opened(settings, batch.end):  # as it comes back after a crash
             pass
     offset, mirror = group.mirror

@@ -123,6 +123,8 @@ def well(rate):
         "streammoe_baseline_rmse{average='exponential'}": 2,
         "streammoe_warming_up": lambda t: t * rate < 200,
         **labelled("reload_total", "outcome", RELOAD_OUTCOMES, 0),
+        "streammoe_mirror_age_seconds": lambda t: t % 70,
+        "streammoe_mirror_failures_total": 0,
         "streammoe_reduce_checked_seconds": lambda t: t % 60,
         **{f"streammoe_shard_problem{{shard='{each}',reason='damaged'}}": 0 for each in "ab"},
         **{f"streammoe_shard_divergence{{shard='{each}'}}": 0.05 for each in "ab"},
@@ -222,6 +224,13 @@ WRONG = {
         {"streammoe_drifts_total": once, "streammoe_guard_jumps_total": once},
     ),
     "a jump that is not followed": ("Jumped", {"streammoe_guard_jumps_total": once}),
+    "copies fail": (
+        "MirrorOld",
+        {
+            "streammoe_mirror_age_seconds": lambda t: t % 70 + (since(t) and 900),
+            "streammoe_mirror_failures_total": lambda t: part(t) // 60,
+        },
+    ),
     "a refused reload": ("ReloadRefused", {"streammoe_reload_total{outcome='refused'}": once}),
 }
 SLOWLY = {

@@ -111,6 +111,8 @@ _WRONG = {
     "check-config": ("data.csv",),
     "demo --dir": ("file",),
     "rollback": ("missing", "file", "folder"),
+    "backup": ("missing there", "folder there"),
+    "restore": ("missing state", "file state"),
     "inspect": ("missing", "folder", "file"),
     "run config.toml --from-model": ("missing.model", "other.model"),
     "run config.toml --set": (

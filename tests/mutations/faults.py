@@ -36,6 +36,7 @@ AREAS = {
         "persistence/test_format*.py test_lock.py test_store.py test_checked.py test_power_loss.py "
         "test_checkpoint_format.py golden/test_*.py test_options.py test_rollback.py"
     ),
+    "backups": "test_backup.py test_mirror.py test_ownership.py",
     "appending": "test_append_log.py test_dead_letters.py test_power_loss.py",
     "checkpoints": "test_loop.py test_given_up_fits.py test_durability.py test_transactional_start.py",
     "pipeline": "test_pipeline.py test_predictions.py test_bad_input.py test_scores.py test_loop.py",
@@ -278,6 +279,13 @@ FAULTS = {
         ),
         Fault("restored-nan-accepted", "and not np.isfinite(array).all():", "and np.isinf(array).any():"),
     ],
+    "backups": [
+        Fault("backup-not-read-back", "if self.read(name) != data:", "if not self.read(name):"),
+        Fault("backup-link-followed", "Path(path).lstat()", "Path(path).stat()"),
+        Fault("backup-of-invisible-predictions", "and found[0] > store.confirmed:", "and found[0] < 0:"),
+        Fault("backup-by-generation", "if known != generation or", "if known < generation and"),
+        Fault("restored-keeps-its-name", '.{uuid.uuid4().hex[:8]}"}', '"}'),
+    ],
     "appending": [
         Fault("half-line-stays", "self._file.truncate(whole)", "self._file.tell()"),
         Fault("letters-not-synced", "            os.fsync(self._file.fileno())", "            self._file.fileno()"),
@@ -424,7 +432,7 @@ FAULTS = {
         Fault("kafka-late-answer-is-end", "limits.asked_at >= self.progress_at", "True"),
         Fault("kafka-markers-not-passed", "if offset > self.fetch_position:", "if offset < 0:"),
         Fault("kafka-tombstone-learned", "records[is_event] if n_tombstones else records", "records"),
-        Fault("kafka-owner-ignored", '{"", position["owner"]}', "{mark.owner for _, mark in found.values() if mark}"),
+        Fault("kafka-owner-ignored", "owner.startswith(mark.owner)", "True"),
         Fault("kafka-recreated-topic-read-on", "None not in {one, other} and one != ", "one is None and one != "),
         Fault("kafka-left-partition-forgotten", '"partitions": {**kept, **unread}', '"partitions": unread'),
     ],
@@ -443,7 +451,7 @@ FAULTS = {
         Fault("version-of-damaged-reused", "max([after, *self.generations()])", "max([after])"),
         Fault("version-of-removed-reused", "contained, after=before)", "contained, after=0)"),
         Fault("events-from-elsewhere-counted-again", "max(shard.n_before for shard", "sum(shard.n_before for shard"),
-        Fault("copy-counted-twice", 'whole["owner", str(part["owner"])]', 'whole[shard.n, "owner"]'),
+        Fault("copy-counted-twice", 'whole["owner", original]', 'whole[shard.n, "owner"]'),
         Fault("file-of-two-shards-counted-twice", "whole.update(_files(part))", "whole.update()"),
     ],
     "process": [

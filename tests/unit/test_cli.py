@@ -62,9 +62,10 @@ def data(tmp_path):
 def test_help_has_every_command_with_its_log_options_and_examples_that_work(call):
     assert streammoe.__version__ in call("--version").stdout
     overview = call("-h").stdout
-    assert {"run", "check-config", "inspect", "demo", "evaluate", "fit", "dead-letters", "rollback", "status"} <= set(
-        COMMANDS
-    )
+    assert {
+        *("run", "check-config", "inspect", "demo", "evaluate", "fit", "dead-letters"),
+        *("rollback", "backup", "restore", "status"),
+    } <= set(COMMANDS)
     for name, command in {None: main, **COMMANDS}.items():
         if name is not None:
             assert re.search(rf"\n  {name} +\w", overview)

@@ -368,8 +368,9 @@ class TransactionalProducer(TopicProducer):
         finally:
             consumer.close()
         # An empty owner marks a daemon that has stopped. It was ours: our later commits have replaced any other.
-        owners = {"", position["owner"]}
-        marks = [mark for _, mark in found.values() if mark is not None and mark.owner in owners]
+        # One that is restored from a backup goes on from those of the original, with whose name its own begins.
+        owner = str(position["owner"])
+        marks = [mark for _, mark in found.values() if mark is not None and owner.startswith(mark.owner)]
         return max((mark.checkpoint_generation for mark in marks), default=None)
 
     def send(self, record: Outgoing) -> None:

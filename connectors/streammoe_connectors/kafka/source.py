@@ -53,6 +53,11 @@ class KafkaSource(Source):
         self._reader = Reader(settings, self._client, self._values, position, owner, f"kafka topic{topics}")
         self._reader.start()
 
+    def renamed(self, position: Position) -> Position:
+        """Return a position whose owner has a name of its own, which begins with that of the original."""
+        check_position(position)
+        return {**position, "owner": f"{position['owner']}.{uuid.uuid4().hex[:8]}"}
+
     def prepare(self, timeout: float) -> bool:
         self._receive_until(lambda: self._ready, timeout)
         return self._ready

@@ -91,6 +91,7 @@ WITHOUT = {
 }
 """What says nothing of a model of each kind, and has no sample."""
 SET_ELSEWHERE = {
+    "streammoe_mirror_failures_total",
     *("streammoe_guard_high_windows", "streammoe_guard_jumps_total"),
     *("streammoe_checkpoint_failures_total", "streammoe_unsaved_events", "streammoe_starts_total"),
 }

@@ -110,7 +110,7 @@ def test_the_reader_on_that_page_reads_every_golden_file_and_rejects_damage():
 def test_every_key_of_the_metadata_is_there_and_no_other(contents, models):
     said = {row[0].strip("`"): row[1] for row in table("Metadata")}
     written = set().union(*(metadata for _, metadata in contents))
-    assert set(said) == written | {"format"}
+    assert set(said) == written | {"format", "restored"}
     saved = set().union(*(model.describe() for model in models)) | {"format"}
     assert {key for key, by in said.items() if by == "both"} == saved
     parts = [

@@ -10,6 +10,7 @@ from streammoe.ports import TopicPartition
 from streammoe_connectors.kafka import ownership
 from streammoe_connectors.kafka.position import OffsetMetadata
 from streammoe_connectors.kafka.settings import ReadingSettings
+from streammoe_connectors.kafka.source import KafkaSource
 
 PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]
 POSITION = {"kind": "kafka", "topics": {"t": {"id": None, "partitions": {"0": 3, "1": 4}}}}
@@ -96,6 +97,39 @@ def test_a_twin_that_reads_a_copy_of_the_checkpoints_is_refused_and_its_original
             twin.saves(7)
     clock.now += 30
     original.saves(40)
+
+
+def restored():
+    position = {**POSITION, "owner": "a", "group": "g", "shard": "0/1"}
+    return KafkaSource.renamed(None, position)["owner"]
+
+
+def test_one_that_was_restored_ends_before_it_reads_while_its_original_runs(clock, group):
+    original, twin = Daemon(group, "a", owner_seconds=30), Daemon(group, restored(), owner_seconds=30)
+    original.saves(7)
+    assert not twin.starts()
+    clock.now += 10
+    original.heartbeat(group)
+    with pytest.raises(SourceError):
+        twin.starts()
+    clock.now += 30
+    original.saves(8)
+
+
+def test_one_that_was_restored_takes_over_from_a_dead_original_which_may_not_come_back_while_it_runs(clock, group):
+    Daemon(group, "a", owner_seconds=30).saves(7)  # and then it is killed
+    twin = Daemon(group, restored(), owner_seconds=30)
+    assert not twin.starts()
+    clock.now += 30
+    assert twin.starts()
+    twin.saves(7)
+    original = Daemon(group, "a", owner_seconds=30)
+    assert not original.starts()
+    clock.now += 10
+    twin.heartbeat(group)
+    with pytest.raises(SourceError):
+        original.starts()
+    assert twin._owner != restored()  # each restored one has a name of its own
 
 
 def test_a_daemon_that_comes_back_reads_at_once_and_commits_when_its_own_mark_has_expired(clock, group):
