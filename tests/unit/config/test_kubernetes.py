@@ -149,7 +149,7 @@ def test_only_prometheus_reaches_pods_and_daemons_reach_their_brokers(daemons, w
     assert rules == yaml.safe_load((ROOT / "config" / "prometheus" / "alerts.yml").read_text())
     assert "egress" not in default
     [endpoint] = monitor["podMetricsEndpoints"]
-    assert default["ingress"][0]["ports"] == [endpoint]
+    assert default["ingress"][0]["ports"] == [{"port": endpoint["port"]}]
     for workload in (daemons, watcher):
         labels = workload["spec"]["template"]["metadata"]["labels"]
         for selector in (default["podSelector"], monitor["selector"], workload["spec"]["selector"]):
