@@ -40,6 +40,7 @@ def measured(lab: Lab, name: str, all_over: threading.Event) -> list[str]:
             all_over.wait()
             fired = prometheus.fired.get(name, {})
             return [name, str(scene.rate), "none", "–", said(fired, 0.0, set()), "–"]
+        prometheus.fired.pop(name, None)  # at its start, on a busy machine
         caused = time.monotonic()
         lasts = next(playing)
 

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from streammoe.catalogue import LiveMetrics
 from streammoe.daemon.metrics import CATALOGUE, CONDITIONS, OUTCOMES, Metrics
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.pipeline.presence import ENOUGH, Presence
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
 from streammoe.ports import SourceStatus, TopicPartition
 from streammoe.scaleout.shard_metrics import CATALOGUE as OF_REDUCE
@@ -222,3 +223,13 @@ def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_h
     value = samples(metrics)
     assert [value["source_incidents_total", event] for event in ("reconnected", "gap")] == [3, 2]
     assert [value[f"source_{name}",] for name in ("ready", "connected", "stalled")] == [1, 0, 2]
+
+
+def test_a_column_that_vanishes_while_it_runs_is_shown_until_it_comes_again():
+    metrics, presence = Metrics(), Presence()
+    metrics.show_columns(presence)
+    shown = []
+    for value in (1.0, math.nan, 1.0):
+        presence.update(["a"], np.full((ENOUGH, 1), value), {}, {}, lambda i: {"offset": i})
+        shown.append(samples(metrics)["columns_vanished",])
+    assert shown == [0, 1, 0]
