@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ FIRES_SECONDS, RESOLVES_SECONDS = 420, 1_200
 """How long an alert, and its end, are waited for."""
 
 
-def measured(lab: Lab, name: str, all_over: threading.Event) -> list[str]:
+def measured(lab: Lab, name: str) -> list[str]:
     """Play an incident; return the row of the table."""
     alert, play = INCIDENTS[name]
     prometheus, playing = lab.prometheus, play(lab)
@@ -34,10 +34,10 @@ def measured(lab: Lab, name: str, all_over: threading.Event) -> list[str]:
 
     try:
         say("started")
-        wait_until(scene.is_well, f"{name}: the daemon is well", 10 * MINUTES, every=1.0)
+        wait_until(lambda: lab.over.is_set() or scene.is_well(), f"{name}: the daemon is well", 10 * MINUTES, every=1.0)
         say("is well")
         if not alert:
-            all_over.wait()
+            lab.over.wait()
             fired = prometheus.fired.get(name, {})
             return [name, str(scene.rate), "none", "–", said(fired, 0.0, set()), "–"]
         prometheus.fired.pop(name, None)  # at its start, on a busy machine
@@ -49,7 +49,7 @@ def measured(lab: Lab, name: str, all_over: threading.Event) -> list[str]:
             return None if times is None else times[0] - caused
 
         def sleep_until(at: float, condition: Callable[[], object] = lambda: False) -> None:
-            while time.monotonic() < at and not condition():
+            while time.monotonic() < at and not condition() and not lab.over.is_set():
                 time.sleep(1.0)
 
         say("caused")
@@ -93,15 +93,16 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--keep", type=Path, help="a folder for logs and data, which is kept")
     given = parser.parse_args(argv)
     print(machine(), "\n", flush=True)
-    all_over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     with ExitStack() as stack:
         folder = given.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="streammoe-")))
         folder.mkdir(parents=True, exist_ok=True)
         lab = Lab(folder, given.client, stack)
         pool = stack.enter_context(ThreadPoolExecutor(len(given.only)))
+        stack.callback(lab.over.set)  # also if it is interrupted
         playing = {}
         for name in given.only:
-            playing[name] = pool.submit(measured, lab, name, all_over)
+            playing[name] = pool.submit(measured, lab, name)
             time.sleep(5.0)  # not all start at once
         rows = []
         for name, row in playing.items():
@@ -110,7 +111,7 @@ def main(argv: list[str] | None = None) -> None:
                     rows.append(row.result())
                 except Exception as error:  # noqa: BLE001 - the others are worth a table
                     rows.append([name, "", INCIDENTS[name][0], "failed", str(error), ""])
-        all_over.set()
+        lab.over.set()
         rows += [row.result() for name, row in playing.items() if not INCIDENTS[name][0]]
     print(markdown(["incident", "events/s", "alert", "fires after s", "others", "resolves after s"], rows))
 

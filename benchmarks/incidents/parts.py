@@ -13,6 +13,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,9 @@ class Scene:
         self.lab.prometheus.targets.pop(self.name, None)
         self.lab.prometheus.write_targets()
         self.stream.over.set()
-        self.supervisor.end(kill=True)
-        self.supervisor.join(10)
+        while self.supervisor.is_alive():  # it may be just starting one
+            self.supervisor.end(kill=True)
+            self.supervisor.join(1.0)
 
 
 class Prometheus(threading.Thread):
@@ -169,14 +171,14 @@ class Prometheus(threading.Thread):
 
     def value(self, name: str, instance: str) -> float | None:
         """The present value of a metric."""
-        with suppress(OSError):
+        with suppress(OSError, HTTPException):
             found = self.ask("query", query=f"{name}{{instance='{instance}'}}")["result"]
             return float(found[0]["value"][1]) if found else None
         return None
 
     def run(self) -> None:
         while not self.over.wait(1.0):
-            with suppress(OSError):
+            with suppress(OSError, HTTPException):
                 now: dict[str, dict[str, str]] = {}
                 for alert in self.ask("alerts")["alerts"]:
                     name, instance = alert["labels"]["alertname"], alert["labels"].get("instance", "")
@@ -204,6 +206,8 @@ class Lab:
 
     def __init__(self, folder: Path, client: str, stack: ExitStack) -> None:
         self.folder, self.client, self.stack = folder, client, stack
+        self.over = threading.Event()
+        """Whether all incidents are over, or nobody waits for them any more."""
         self.prometheus = Prometheus(folder / "prometheus")
         stack.callback(self.prometheus.close)
         self.broker = self.started(Broker(folder / "kafka", heap="384m"))

@@ -156,6 +156,13 @@ WRONG = {
         )
         for reason in STALLS
     },
+    "a topic is deleted and created again": (
+        "PartitionStalled",
+        {
+            "streammoe_source_stalled{reason='topic'}": lambda t: since(t) > 0,
+            "streammoe_source_incidents_total{event='offset_reset'}": lambda t: t > END,
+        },
+    ),
     "a dead sink": (
         "SinkWaits",
         {
