@@ -77,6 +77,7 @@ def slow_sink(lab: Lab) -> Iterator[Any]:
     link.target = int(door.rpartition(":")[2])
     lab.started(broker)
     settings = sink(f"127.0.0.1:{link.port}", Topics(broker.address).create())
+    settings["predictions.batch_bytes"] = 1 << 14  # or a request would take longer than clients wait for it
     yield Scene(lab, "slow sink", lab.broker.address, settings, rate=SINK_RATE)
     link.rate = LINK_BYTES
     yield LASTS_SECONDS

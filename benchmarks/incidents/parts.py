@@ -228,6 +228,7 @@ class Link:
     def __init__(self, target: int) -> None:
         self.target, self.rate = target, 1e9
         self._listener = socket.create_server(("127.0.0.1", free_port()))
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)  # what waits must wait at the sender
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
 
