@@ -151,7 +151,8 @@ def expired_certificate(lab: Lab) -> Iterator[Any]:
 def drift(lab: Lab, name: str, rate: int) -> Iterator[Any]:
     scene = Scene(lab, name, lab.broker.address, rate=rate)
     yield scene
-    scene.stream.coefficients = (-3.0, 1.0, 2.0)
+    one, other = scene.stream.coefficients
+    scene.stream.coefficients = tuple(-b for b in other), tuple(-b for b in one)
     yield 0
 
 

@@ -31,6 +31,8 @@ RATE = 40
 WELL_SECONDS = 60
 """How long a daemon learns before anything happens."""
 TICK_SECONDS = 0.25
+NAMES = "abcdefy"
+"""Inputs, and the target."""
 
 
 class Stream(threading.Thread):
@@ -39,8 +41,10 @@ class Stream(threading.Thread):
     def __init__(self, address: str, topic: str, rate: float, partitions: int) -> None:
         super().__init__(daemon=True)
         self.topic, self.rate, self.partitions = topic, rate, partitions
-        self.coefficients, self.garbage = (1.0, -2.0, 3.0), 0.0
-        self.columns = {"a", "b", "c", "y"}
+        self.coefficients, self.garbage = ((1, -2, 3, -1, 2, -3), (-2, 1, 1, 3, -1, 2)), 0.0
+        """Of the two regimes that the first input chooses from. Other ones for a single regime would be learned within ten
+        events, which no detector calls a drift."""
+        self.columns = {*NAMES}
         self.over = threading.Event()
         self._producer = Producer(
             {"bootstrap.servers": address, "linger.ms": 50, "log_level": 0, "message.timeout.ms": 600_000}
@@ -51,9 +55,10 @@ class Stream(threading.Thread):
         chance, begun, sent = random.Random(0), time.monotonic(), 0
         while not self.over.wait(TICK_SECONDS):
             while sent < (time.monotonic() - begun) * self.rate:
-                x = [chance.uniform(-1.0, 1.0) for _ in range(3)]
-                y = 1.0 + sum(b * v for b, v in zip(self.coefficients, x, strict=True)) + chance.gauss(0.0, 0.1)
-                event = {name: value for name, value in zip("abcy", [*x, y], strict=True) if name in self.columns}
+                x = [chance.uniform(-1.0, 1.0) for _ in NAMES[:-1]]
+                chosen = self.coefficients[x[0] > 0.0]
+                y = 1.0 + sum(b * v for b, v in zip(chosen, x, strict=True)) + chance.gauss(0.0, 0.1)
+                event = {name: value for name, value in zip(NAMES, [*x, y], strict=True) if name in self.columns}
                 value = "{no JSON" if chance.random() < self.garbage else json.dumps(event)
                 # A topic that is deleted, or a broker that is away for longer than there is room, loses events.
                 with suppress(BufferError, KafkaException):
