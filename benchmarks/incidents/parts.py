@@ -42,7 +42,7 @@ class Stream(threading.Thread):
         super().__init__(daemon=True)
         self.topic, self.rate, self.partitions = topic, rate, partitions
         self.coefficients, self.garbage = ((1, -2, 3, -1, 2, -3), (-2, 1, 1, 3, -1, 2)), 0.0
-        """Of the two regimes that the first input chooses from. Other ones for a single regime would be learned within ten
+        """Of the two regimes that the first input chooses from. Those of a single one would be learned anew within ten
         events, which no detector calls a drift."""
         self.columns = {*NAMES}
         self.over = threading.Event()
