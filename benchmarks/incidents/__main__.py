@@ -60,7 +60,7 @@ def measured(lab: Lab, name: str) -> list[str]:
         repaired = time.monotonic() if lasts else caused
         next(playing, None)
         say("repaired")
-        sleep_until(repaired + RESOLVES_SECONDS, lambda: not prometheus.firing(name) and fired_after() is not None)
+        sleep_until(repaired + RESOLVES_SECONDS, lambda: not prometheus.firing(name))
         resolved = f"{time.monotonic() - repaired:.0f}"
         # Nothing may come again.
         sleep_until(time.monotonic() + 2 * MINUTES)
@@ -69,7 +69,7 @@ def measured(lab: Lab, name: str) -> list[str]:
         others = {other: times for other, times in prometheus.fired.get(name, {}).items() if other != alert}
         after = fired_after()
         cells = ["never" if after is None else f"{after:.0f}", said(others, caused, stays)]
-        return [name, str(scene.rate), alert, *cells, "never" if alert in stays else resolved]
+        return [name, str(scene.rate), alert, *cells, "–" if after is None else "never" if alert in stays else resolved]
     finally:
         scene.close()
 
