@@ -214,7 +214,7 @@ class Metrics:
 
     def show_columns(self, presence: Presence) -> None:
         """Show which values of columns were missing or unknown in this run."""
-        self.gauge("streammoe_columns_vanished").set(len(presence.lacking))
+        self.gauge("streammoe_columns_vanished").set_function(lambda: len(presence.lacking))
         self.counter("streammoe_column_values_total").compute = lambda: {
             (name, state): count
             for state, counts in (("missing", presence.missing), ("unknown", presence.unknown))

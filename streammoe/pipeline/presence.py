@@ -65,8 +65,10 @@ class Presence:
 
     @property
     def lacking(self) -> list[str]:
-        """Features that have vanished and have not come again."""
-        return [name for name, course in self._courses.items() if course.lacking >= ENOUGH and not course.is_over]
+        """Features that have vanished and have not come again; other threads may ask, too."""
+        return [
+            name for name, course in self._courses.copy().items() if course.lacking >= ENOUGH and not course.is_over
+        ]
 
     def update(
         self,

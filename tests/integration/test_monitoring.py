@@ -153,6 +153,13 @@ WRONG = {
     "an outage": ("SourceUnreachable", {"streammoe_source_connected": lambda t: not since(t)}),
     "the daemon is down": ("Down", {"up": lambda t: not since(t)}),
     "a crash loop": ("Down", {"streammoe_starts_total": lambda t: 1 + part(t) // 60}),
+    "a crash loop that is seen now and then": (
+        "Down",
+        {
+            "up": lambda t: not since(t) or t // STEP % 2,
+            "streammoe_starts_total": lambda t: 1 + part(t) // 30 if not since(t) or t // STEP % 2 else None,
+        },
+    ),
     "a login is rejected": (
         "LoginRejected",
         {"streammoe_source_rejected": lambda t: since(t) > 0, "streammoe_source_connected": lambda t: not since(t)},
@@ -173,6 +180,13 @@ WRONG = {
         )
         for reason in STALLS
     },
+    "a topic is deleted and created again": (
+        "PartitionStalled",
+        {
+            "streammoe_source_stalled{reason='topic'}": lambda t: since(t) > 0,
+            "streammoe_source_incidents_total{event='offset_reset'}": lambda t: t > END,
+        },
+    ),
     "a dead sink": (
         "SinkWaits",
         {
@@ -182,11 +196,21 @@ WRONG = {
             **BEHIND,
         },
     ),
+    "a dead sink, for which the daemon ends and waits anew": (
+        "SinkWaits",
+        {
+            "streammoe_starts_total": lambda t: 1 + part(t) // 150,
+            "streammoe_sink_waiting_seconds{sink='predictions'}": lambda t: max(since(t) % 150 - 30, 0),
+            "streammoe_sink_waited_seconds_total{sink='predictions'}": lambda t: max(since(t) % 150 - 30, 0),
+            "streammoe_behind_seconds": lambda t: max(since(t) % 150 - 30, 0),
+        },
+    ),
     "a slow sink": (
         "SinkWaits",
         {
             "streammoe_sink_waited_seconds_total{sink='predictions'}": lambda t: 0.1 * t + 0.7 * part(t),
-            "streammoe_behind_seconds": lambda t: 0.5 * since(t),
+            # Between two waits it learns all that has come meanwhile.
+            "streammoe_behind_seconds": lambda t: since(t) % 60,
         },
     ),
     "too much to learn": ("FallsBehind", BEHIND),
@@ -217,7 +241,15 @@ WRONG = {
         "LabelsExpire",
         lambda rate: {"streammoe_events_total{outcome='expired'}": lambda t: 0.2 * rate * part(t)},
     ),
-    "a column vanishes": ("ColumnVanished", {"streammoe_columns_vanished": lambda t: since(t) > 0}),
+    "a column vanishes": (
+        "ColumnVanished",
+        # The relation is another one without it, and again with it.
+        {
+            "streammoe_columns_vanished": lambda t: since(t) > 30,
+            "streammoe_drifts_total": lambda t: (t >= BEGIN) + (t >= END + 30),
+            "streammoe_guard_jumps_total": once,
+        },
+    ),
     "a drift": (
         "Drift",
         # The error is higher for a while that depends on the rate, and the loss may have jumped, too.
@@ -275,7 +307,7 @@ def watched(series, firing):
             {
                 "series": with_instance(name),
                 "values": " ".join(
-                    f"{float(value(t) if callable(value) else value):.10g}" for t in range(0, last + STEP, STEP)
+                    written(value(t) if callable(value) else value) for t in range(0, last + STEP, STEP)
                 ),
             }
             for name, value in series.items()
@@ -291,6 +323,11 @@ def watched(series, firing):
             for at, alert in firing.items()
         ],
     }
+
+
+def written(value):
+    """A sample, or that there is none."""
+    return "stale" if value is None else f"{float(value):.10g}"
 
 
 def with_instance(series):

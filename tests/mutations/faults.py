@@ -329,9 +329,9 @@ FAULTS = {
         Fault("codes-stay-in-fast-numbers", ", values) if notation.codes else values", ", values) if 0 else values"),
         Fault("thousands-after-a-zero", "(?!0)\\d{{1,3}}{mark}", "\\d{{1,3}}{mark}"),
         Fault("unit-before-a-name", "(?:(?<![^\\W\\d_])| +) *)?", " *)?"),
-        Fault("local-time-as-utc", "_in_utc(whole, notation) if _is_local(column.type) else whole", "whole"),
+        Fault("local-time-as-utc", "if is_local and notation.zone:", "if False:"),
         Fault("csv-doubled-quote", "quoted.replace('\"\"', '\"')", "quoted"),
-        Fault("csv-fast-odd-quotes", "is_odd[list(b'\\r\\n\"' +", "is_odd[list(b'\\r\\n\" ' +"),
+        Fault("csv-fast-quotes", "(b'\"', b\"\\r\", codecs.BOM_UTF8)", "(b\"\\r\", codecs.BOM_UTF8)"),
         Fault(
             "json-first-of-two-keys",
             "JSONDecoder(parse_int",
@@ -343,7 +343,7 @@ FAULTS = {
         Fault("time-offset-sign", "whole -= int(f", "whole += int(f"),
         Fault("fast-partial-target", ".any(axis=1) & ~missing.all(axis=1)", ".any(axis=1) & missing.all(axis=1)"),
         Fault("column-of-unlearned-record", "weight is None or bool(numbers[-1] != 0.0)", "weight != 0"),
-        Fault("csv-fast-nan", " = np.isfinite(values).sum() == len(values) - texts.null_count", " = True"),
+        Fault("csv-fast-negative-zero", "return None if is_unclear else values", "return values"),
     ],
     "label join": [
         Fault("half-not-utf8", "_brackets(record) <= _DEPTH and is_utf8(record)", "_brackets(record) <= _DEPTH"),
@@ -379,7 +379,7 @@ FAULTS = {
         Fault("baseline-knows-target", "baseline = sums[:-1]", "baseline = sums[1:]"),
         Fault("exponential-mean-biased", "self.exponential / self.weight", "self.exponential"),
         Fault("counters-not-restored", "        Counter(outcomes),\n", "        Counter(),\n"),
-        Fault("totals-counted-again", "before = self._totals.get((name, *labels), 0)", "before = 0"),
+        Fault("totals-counted-again", "before = self._totals.get((name, *labels), total)", "before = 0"),
     ],
     "server": [
         Fault(
@@ -390,7 +390,7 @@ FAULTS = {
         Fault("age-set-back-with-sink", "reload=reload, health=health,", "reload=reload,"),
         Fault("connection-as-of-last-poll", "metrics.follow(source.status)", "pass"),
         Fault("metrics-without-password", "if self._expected is None:\n            return True", "return True"),
-        Fault("ready-while-unsaved", "if unsaved := health.unsaved:", "if unsaved := '':"),
+        Fault("ready-while-unsaved", "return f\"nothing can be saved: {self.unsaved}\"", "return \"\""),
     ],
     "settings": [
         Fault("unknown-setting-accepted", ', extra="forbid", context=context)', ', extra="ignore", context=context)'),

@@ -92,7 +92,7 @@ def test_no_output_replaces_a_checkpoint_of_any_daemon():
         done = CliRunner().invoke(main, f"{FIT} --out {output}".split())
         assert (run.exit_code, done.exit_code, "reserved" in done.output) == (0, 2, True), output
     assert Path(checkpoint).read_bytes() == before
-    assert {path.name for path in Path("elsewhere").iterdir()} == {Path(checkpoint).name, "lock"}
+    assert {path.name for path in Path("elsewhere").iterdir()} == {Path(checkpoint).name, "lock", "status.json"}
     assert CliRunner().invoke(main, f"{FIT} --out elsewhere/new.model".split()).exit_code == 0
 
 

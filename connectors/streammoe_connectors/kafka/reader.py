@@ -98,7 +98,7 @@ class Reader(threading.Thread):
         self._ready = self._finished = self._has_more = False
         self._failing = False  # whether nothing could be read since a request failed
         self._rebuilt_for_stall = False
-        self._held_up_at = time.monotonic()  # by the daemon or a registry
+        self._full_at = self._blocked_at = time.monotonic()  # by what the daemon has yet to take, and by a registry
         self._last_record_at = self._ticked_at = self._next_attempt_at = self._next_look_at = 0.0
 
     def run(self) -> None:
@@ -133,7 +133,7 @@ class Reader(threading.Thread):
         self._note_checkpoint()
         self._tick()
         if self.found.qsize() > 1:
-            self._held_up_at = time.monotonic()
+            self._full_at = time.monotonic()
             self.wake.wait(_POLL_SECONDS)
         elif (pause := self._next_attempt_at - time.monotonic()) > 0:
             self.wake.wait(min(pause, _POLL_SECONDS))
@@ -270,10 +270,11 @@ class Reader(threading.Thread):
 
     def _find_stalls(self, consumer: AssignedConsumer, now: float) -> None:
         if self._pending is not None:
-            self._held_up_at = now
+            self._blocked_at = now
         fetched = [buffer for tp, buffer in self._assignment.buffers.items() if tp not in self._paused]
         unanswered = self._assignment.wanted - self._survey.limits.keys()
-        has_unread = self._stalls.check(fetched, unanswered, max(self._held_up_at, self._link.changed_at), now)
+        deaf_at = max(self._blocked_at, self._link.changed_at)
+        has_unread = self._stalls.check(fetched, unanswered, deaf_at, max(deaf_at, self._full_at), now)
         if has_unread and not self._rebuilt_for_stall:
             self._counters["consumer_rebuilt"] += 1
             self._disconnect(consumer)

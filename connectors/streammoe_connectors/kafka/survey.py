@@ -152,6 +152,7 @@ class Stalls:
         self,
         buffers: Sequence[PartitionBuffer],
         waiting: Collection[TopicPartition],
+        deaf_at: float,
         held_up_at: float,
         now: float,
     ) -> bool:
@@ -160,22 +161,24 @@ class Stalls:
         Args:
             buffers: of the partitions that are fetched.
             waiting: other partitions of which the cluster has not said yet where they begin and end.
-            held_up_at: when something else last prevented all progress.
+            deaf_at: when something else last prevented that the cluster is heard.
+            held_up_at: when something else last prevented that anything is read.
             now: as all times here, in monotonic seconds.
         """
         longest = self._settings.stall_seconds
 
-        def is_long(since: float) -> bool:
-            return now - max(since, held_up_at) >= longest
+        def is_long(since: float, prevented_at: float = deaf_at) -> bool:
+            return now - max(since, prevented_at) >= longest
 
         self._waiting_since = {tp: self._waiting_since.get(tp, now) for tp in waiting}
         silent = {tp for tp, since in self._waiting_since.items() if is_long(since)}
         silent |= {buffer.partition for buffer in buffers if is_long(buffer.known_at)}
         behind = [b for b in buffers if b.partition not in silent and b.is_behind and is_long(b.progress_at)]
-        unread = {b.partition for b in behind if b.stable_end > b.fetch_position}
+        readable = {b.partition for b in behind if b.stable_end > b.fetch_position}
+        unread = {b.partition for b in behind if b.partition in readable and is_long(b.progress_at, held_up_at)}
         before, self._transactions = self._transactions, {}
         for buffer in behind:
-            if buffer.partition not in unread:
+            if buffer.partition not in readable:
                 self._transactions[buffer.partition] = buffer.fetch_position
                 if before.get(buffer.partition) != buffer.fetch_position:
                     _report_open_transaction(buffer, now)

@@ -14,7 +14,7 @@ from streammoe.catalogue import LiveMetrics
 from streammoe.daemon.metrics import CATALOGUE, CONDITIONS, OUTCOMES, Metrics
 from streammoe.errors import REASONS
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
-from streammoe.pipeline.presence import Presence
+from streammoe.pipeline.presence import ENOUGH, Presence
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
 from streammoe.ports import STALLS, SourceStatus, TopicPartition
 from streammoe.scaleout.shard_metrics import CATALOGUE as OF_REDUCE
@@ -246,3 +246,14 @@ def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_h
     assert [value["source_incidents_total", event] for event in ("reconnected", "gap")] == [3, 2]
     assert [value[f"source_{name}",] for name in ("ready", "connected")] == [1, 0]
     assert {reason: value["source_stalled", reason] for reason in STALLS} == dict.fromkeys(STALLS, 0) | {"leader": 2}
+
+
+
+def test_a_column_that_vanishes_while_it_runs_is_shown_until_it_comes_again():
+    metrics, presence = Metrics(), Presence()
+    metrics.show_columns(presence)
+    shown = []
+    for value in (1.0, math.nan, 1.0):
+        presence.update(["a"], np.full((ENOUGH, 1), value), {}, {}, lambda i: {"offset": i})
+        shown.append(samples(metrics)["columns_vanished",])
+    assert shown == [0, 1, 0]

@@ -81,7 +81,7 @@ class Watched:
         """Whether there is a stall so many seconds later, when the cluster says so of its ends."""
         self.now += seconds
         self.buffer.update(Limits(0, stable_end, end, 0, asked_at=self.now), self.now)
-        return self.stalls.check([self.buffer], (), held_up_at, self.now)
+        return self.stalls.check([self.buffer], (), 0.0, held_up_at, self.now)
 
 
 def test_a_transaction_that_stays_open_is_reported_once_and_is_no_stall(caplog):
@@ -99,6 +99,13 @@ def test_a_transaction_that_stays_open_is_reported_once_and_is_no_stall(caplog):
     assert not one.after(1, end=9, stable_end=2)
     assert not one.after(LONGEST, end=9, stable_end=2)
     assert len(caplog.records) == 2, "the next one is reported, too"
+
+
+def test_a_transaction_is_reported_however_busy_the_daemon_is():
+    one = Watched()
+    one.after(0, end=9, stable_end=0)
+    one.after(LONGEST, end=9, stable_end=0, held_up_at=one.now + LONGEST)
+    assert one.stalls.partitions == {TopicPartition("t", 0): "transaction"}
 
 
 def test_what_could_be_read_and_is_not_is_a_stall_unless_something_else_held_it_up():

@@ -199,6 +199,15 @@ def test_no_more_is_read_than_the_daemon_takes(cluster):
     take(until, 100)
 
 
+def test_a_partition_without_a_leader_is_named_however_busy_the_daemon_is(cluster):
+    script, start = cluster
+    script.logs = {0: [Row(i) for i in range(100)], 1: [Row(0)]}
+    reader, _ = start(stall_seconds=0.3, max_poll_records=1)
+    wait_until(lambda: reader.found.qsize() > 1, "it is ahead of a daemon that takes nothing")
+    script.dead = {1}
+    wait_until(lambda: reader.status.stalled == {TopicPartition("t", 1): "leader"}, "it is named")
+
+
 def test_a_partition_of_which_nothing_comes_is_reported_and_the_consumer_built_again_once(cluster, caplog):
     script, start = cluster
     script.logs[0] = [Row(0)]
