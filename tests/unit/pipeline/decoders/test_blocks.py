@@ -101,3 +101,9 @@ def test_columns_of_every_type_of_number_and_time_are_read():
     for array in arrays:
         decoded = decode(arrow_batch(a=array), ("a",), (), timestamps=frozenset("a"))
         np.testing.assert_array_equal(decoded.X[:, 0], [1714521600, math.nan])
+
+
+@pytest.mark.parametrize("zero", [b"-0", b"-0 ", b"-0.0"])
+def test_a_negative_zero_keeps_its_sign(zero):
+    decoded = decode(csv_batch(b"1,%b,2\n" % zero, b"2,0,%b\n" % zero))
+    assert np.signbit(np.column_stack([decoded.X, decoded.Y])).tolist() == [[False, True, False], [False, False, True]]
