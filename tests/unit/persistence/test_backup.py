@@ -244,7 +244,7 @@ def test_a_url_needs_fsspec_and_what_that_needs_and_a_folder_neither(store, addr
         with pytest.raises(ConfigError, match="Install"):
             Target("s3://bucket")
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(ConfigError, match="backup"):
+    with pytest.raises(ConfigError, match="needs fsspec"):
         Target(address("memory"))
     save(store, 1)
     assert Path(back_up(store, Target(address("folder")))["path"]).is_file()
