@@ -331,7 +331,7 @@ FAULTS = {
         Fault("unit-before-a-name", "(?:(?<![^\\W\\d_])| +) *)?", " *)?"),
         Fault("local-time-as-utc", "if is_local and notation.zone:", "if False:"),
         Fault("csv-doubled-quote", "quoted.replace('\"\"', '\"')", "quoted"),
-        Fault("csv-fast-quotes", "(b'\"', b\"\\r\", codecs.BOM_UTF8)", "(b\"\\r\", codecs.BOM_UTF8)"),
+        Fault("csv-fast-quotes", '(b\'"\', b"\\r", codecs.BOM_UTF8)', '(b"\\r", codecs.BOM_UTF8)'),
         Fault(
             "json-first-of-two-keys",
             "JSONDecoder(parse_int",
@@ -390,7 +390,7 @@ FAULTS = {
         Fault("age-set-back-with-sink", "reload=reload, health=health,", "reload=reload,"),
         Fault("connection-as-of-last-poll", "metrics.follow(source.status)", "pass"),
         Fault("metrics-without-password", "if self._expected is None:\n            return True", "return True"),
-        Fault("ready-while-unsaved", "return f\"nothing can be saved: {self.unsaved}\"", "return \"\""),
+        Fault("ready-while-unsaved", 'return f"nothing can be saved: {self.unsaved}"', 'return ""'),
     ],
     "settings": [
         Fault("unknown-setting-accepted", ', extra="forbid", context=context)', ', extra="ignore", context=context)'),

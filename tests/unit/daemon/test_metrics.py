@@ -248,7 +248,6 @@ def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_h
     assert {reason: value["source_stalled", reason] for reason in STALLS} == dict.fromkeys(STALLS, 0) | {"leader": 2}
 
 
-
 def test_a_column_that_vanishes_while_it_runs_is_shown_until_it_comes_again():
     metrics, presence = Metrics(), Presence()
     metrics.show_columns(presence)
