@@ -17,9 +17,11 @@ RUN mkdir /wheels && set -- --quiet --frozen --no-dev --no-emit-project \
 
 FROM base
 COPY --from=build /wheels /wheels
-# Tests of SciPy, NumPy and numba are 65 MB that nobody runs.
-RUN python -m pip install --no-cache-dir --require-hashes --requirement /wheels/requirements.txt \
-    && python -m pip install --no-cache-dir --no-deps /wheels/*.whl \
+# Tests of SciPy, NumPy and numba are 65 MB that nobody runs, and bytecode of what a daemon does not import of the large
+# packages is nearly as much: that of the rest is written when kernels are compiled.
+RUN python -m pip install --no-cache-dir --no-compile --require-hashes --requirement /wheels/requirements.txt \
+    && python -m pip install --no-cache-dir --no-compile --no-deps /wheels/*.whl \
+    && python -m compileall -q -x '/(numba|numpy|pip|river|scipy)/' /usr/local/lib/python3.11/site-packages \
     && find /usr/local/lib/python3.11/site-packages -type d -name tests -prune -exec rm -r {} + \
     && mkdir -p /usr/local/share/sbom \
     && mv /wheels/streammoe.cdx.json /usr/local/share/sbom/
@@ -32,11 +34,11 @@ ENV HOME=/var/lib/streammoe \
     NUMBA_CPU_NAME=generic \
     PYTHONUNBUFFERED=1
 RUN mkdir -p /etc/streammoe /opt/streammoe/kernels /var/lib/streammoe \
+    && streammoe compile \
     && chown -R 10001:10001 /opt/streammoe/kernels /var/lib/streammoe
 
 # A number, so that an orchestrator can see that it is not root.
 USER 10001:10001
-RUN streammoe compile
 
 WORKDIR /var/lib/streammoe
 # The only locations written to, except /tmp: docker run --read-only --tmpfs /tmp --cap-drop ALL
