@@ -14,8 +14,8 @@ from typing import Any
 
 from streammoe import settings as settings_module
 from streammoe.errors import ConfigError
-from streammoe.persistence import CONFIRMED, LOCK_NAME
-from streammoe.persistence.durable import AnyPath, overlaps
+from streammoe.persistence import CONFIRMED, LOCK_NAME, STATUS
+from streammoe.persistence.durable import TEMPORARY_SUFFIX, AnyPath, overlaps
 from streammoe.secrets import unreadable
 from streammoe.settings import Kinds, Settings
 
@@ -145,7 +145,8 @@ def _reserved(settings: Settings, outputs: Mapping[str, str]) -> Iterator[str]:
     folder = os.path.realpath(settings.checkpoint.dir)
     for setting, path in outputs.items():
         parent, name = os.path.split(os.path.realpath(path))
-        is_reserved = name in {LOCK_NAME, CONFIRMED} or fnmatch.fnmatch(name, "*checkpoint-*")
+        of_ours = name.removeprefix(".").removesuffix(TEMPORARY_SUFFIX)
+        is_reserved = of_ours in {LOCK_NAME, CONFIRMED, STATUS} or fnmatch.fnmatch(name, "*checkpoint-*")
         if is_reserved and (parent == folder or Path(parent, LOCK_NAME).is_file()):
             yield f"{setting}: is {path!r}, a name that is reserved in a daemon's checkpoint.dir; name another file"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +13,14 @@ from typing import Any
 import click
 
 from streammoe.console import logged
-from streammoe.daemon.status import NAME, WRITE_SECONDS, age_seconds, read
+from streammoe.daemon.status import MOST_BYTES, WRITE_SECONDS, age_seconds, read
 from streammoe.errors import CheckpointError
+from streammoe.persistence import STATUS
 from streammoe.persistence.lock import is_locked
 from streammoe.text import printable
 
+LIVE = ("alive", "silent_seconds", "cores_used", "next_checkpoint_seconds", "waiting_seconds")
+"""What says something only of a daemon that runs."""
 PATIENCE = 15 * WRITE_SECONDS
 """Age of the file, in seconds, from which its writer counts as not alive."""
 
@@ -31,16 +36,33 @@ def status_of(folder: Path) -> dict[str, Any]:
     """
     found = read(folder)
     if not found:
-        raise CheckpointError(f"{folder}: there is no {NAME} that can be read; give a daemon's checkpoint.dir")
-    age, end = age_seconds(found.get("written")), found.get("end")
+        raise CheckpointError(f"{folder}: there is no {STATUS} that can be read; give a daemon's checkpoint.dir")
+    age, end, problem = age_seconds(found.get("written")), found.get("end"), found.get("problem")
+    is_fresh = age is not None and age < PATIENCE
+    unwritable = "" if is_fresh or end else why_unwritable(folder)
     if is_locked(folder):
-        is_alive = found.get("alive") is True and age is not None and age < PATIENCE
-        state = ("not ready" if found.get("problem") else "learning") if is_alive else "hanging"
-    elif end is None:
-        state = "killed"
+        problem = unwritable or problem
+        is_alive = found.get("alive") is True and (is_fresh or bool(unwritable))
+        state = ("not ready" if problem else "learning") if is_alive else "hanging"
     else:
-        state = "failed" if end.get("error") else "stopped"
-    return {"state": state, "age_seconds": age, **found}
+        state, problem = "killed" if end is None else "failed" if end.get("error") else "stopped", unwritable
+        for name in LIVE:
+            found.pop(name, None)
+    return {"state": state, "age_seconds": age, **found, "problem": problem}
+
+
+def why_unwritable(folder: Path) -> str:
+    """Return why nothing can be written to a folder, and what was written may be old; empty if that can be."""
+    system = os.statvfs(folder)
+    if system.f_flag & os.ST_RDONLY:
+        why = "its file system is read-only"
+    elif system.f_bavail * system.f_frsize < MOST_BYTES:
+        why = f"its disk has {system.f_bavail * system.f_frsize:,} bytes left"
+    elif not os.stat(folder).st_mode & stat.S_IWUSR:  # noqa: PTH116 - with the line above
+        why = "its owner may not write to it"
+    else:
+        return ""
+    return f"nothing can be saved in {folder}: {why}; this may be what was before"
 
 
 def to_text(status: Mapping[str, Any]) -> str:

@@ -105,7 +105,7 @@ class Daemon:
         """Records of this run."""
         metrics.follow(source.status)
         if status is not None:
-            status.follow(source.status, lambda: self.checkpoints.seconds_to_next)
+            status.follow(source.status, lambda: (self.checkpoints.unsaved, self.checkpoints.seconds_to_next))
         if state.pipeline.presence is not None:
             metrics.show_columns(state.pipeline.presence)
         self._health.source_refused = lambda: source.status().refused
@@ -310,7 +310,7 @@ class Daemon:
         )
         self.metrics.publish(state.model, state.pipeline.scores, self.source.progress())
         if self._status is not None:
-            self._status.publish(state, self.checkpoints.unsaved)
+            self._status.publish(state)
 
     def _summary(self, seconds: float) -> Summary:
         state = self.state

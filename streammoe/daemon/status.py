@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import socket
+import stat
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,15 +16,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from streammoe.checked import is_count
 from streammoe.daemon.health import Health
+from streammoe.persistence import STATUS
+from streammoe.persistence.durable import TEMPORARY_SUFFIX
 from streammoe.ports import SourceStatus
 
 if TYPE_CHECKING:  # a health check imports this module often, and would wait for all that learns
     from streammoe.daemon.run_state import RunState
 
 LOGGER = logging.getLogger("streammoe.daemon")
-NAME = "status.json"
-"""Name of the file. It is replaced as a whole, and not flushed to disk: nothing depends on it."""
+MOST_BYTES = 1 << 24
+"""Size from which on a file is none of ours."""
 WRITE_SECONDS = 2.0
 """Time between two versions of the file."""
 
@@ -38,14 +42,16 @@ class Status:
     """
 
     def __init__(self, folder: Path, version: str, health: Health) -> None:
-        self._path = folder / NAME
+        # It is replaced as a whole, and not flushed to disk: nothing depends on it.
+        self._path = folder / STATUS
         self._health = health
         self._source: Callable[[], SourceStatus] = SourceStatus
-        self._next_save: Callable[[], float | None] = lambda: None
+        self._to_save: Callable[[], tuple[int, float | None]] = lambda: (0, None)
         self._learned: Mapping[str, Any] = {}
         self._cpu = (time.monotonic(), time.process_time())
         before = read(folder)
-        self.starts = int(before.get("starts", 0)) + 1
+        killed = {"error": "it was killed, or the machine stopped"} if before else None
+        self.starts = before.get("starts", 0) + 1
         """How often a daemon was started with this folder, since the file is there."""
         self._constant = {
             "version": version,
@@ -53,7 +59,7 @@ class Status:
             "pid": os.getpid(),
             "starts": self.starts,
             "started": _now(),
-            "previous_end": before.get("end"),
+            "previous_end": before.get("end") or killed,
         }
         self._failed = False
         self._closing = threading.Event()
@@ -71,18 +77,17 @@ class Status:
         self._thread.join()
         self._write({"at": _now(), "error": None if error is None else str(error) or type(error).__name__})
 
-    def follow(self, source: Callable[[], SourceStatus], next_save: Callable[[], float | None]) -> None:
-        """Ask these at each look: for the state of the source, and for the seconds until the next checkpoint."""
-        self._source, self._next_save = source, next_save
+    def follow(self, source: Callable[[], SourceStatus], to_save: Callable[[], tuple[int, float | None]]) -> None:
+        """Ask these at each look: the state of the source; unsaved records, and the seconds until they are saved."""
+        self._source, self._to_save = source, to_save
 
-    def publish(self, state: RunState, unsaved: int) -> None:
+    def publish(self, state: RunState) -> None:
         """Take what has been learned; the learning loop calls this after each batch."""
         model, drift = state.model, state.model.last_drift
         self._learned = {
             "events": {**state.outcomes, "pending": state.pending},
             "rejected": dict(state.reasons),
             "model_events": model.n,
-            "unsaved_events": unsaved,
             "scores": state.pipeline.scores.summary(),
             "predicts": max(model.member_weights.items(), key=lambda item: item[1], default=("warm-up", 1.0))[0],
             "member_weights": model.member_weights,
@@ -99,9 +104,11 @@ class Status:
     def _write(self, end: Mapping[str, Any] | None) -> None:
         """Replace the file; where that fails, such as on a full disk, the log says so once."""
         content = json.dumps(self._content(end), indent=1, default=str)
-        temporary = self._path.with_name(f".{NAME}.tmp")
+        temporary = self._path.with_name(f".{STATUS}{TEMPORARY_SUFFIX}")
         try:
-            temporary.write_text(content, encoding="utf-8")
+            temporary.unlink(missing_ok=True)
+            with temporary.open("x", encoding="utf-8") as file:  # never through a link, or into a pipe
+                file.write(content)
             temporary.replace(self._path)
         except OSError as error:
             if not self._failed:
@@ -111,7 +118,7 @@ class Status:
             self._failed = False
 
     def _content(self, end: Mapping[str, Any] | None) -> dict[str, Any]:
-        health, source = self._health, self._source()
+        health, source, (unsaved, next_save) = self._health, self._source(), self._to_save()
         (wall, cpu), self._cpu = self._cpu, (time.monotonic(), time.process_time())
         return {
             **self._constant,
@@ -131,17 +138,24 @@ class Status:
             "incidents": {event: times for event, times in source.counters.items() if times},
             "waiting_seconds": {section: wait.seconds for section, wait in health.waits.items() if wait.seconds},
             "checkpoint_age_seconds": time.monotonic() - health.saved_at,
-            "next_checkpoint_seconds": self._next_save(),
+            "next_checkpoint_seconds": next_save,
+            "unsaved_events": unsaved,
             **self._learned,
         }
 
 
 def read(folder: Path) -> dict[str, Any]:
     """Return the content of a folder's file; empty if there is none that can be read."""
-    with suppress(OSError, ValueError):
-        found = json.loads((folder / NAME).read_bytes())
-        if isinstance(found, dict) and isinstance(found.get("starts", 0), int):
-            return found
+    with suppress(OSError, ValueError, RecursionError):
+        # Neither a pipe nor a link, which others may have put there.
+        descriptor = os.open(folder / STATUS, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open already
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return {}
+            found = json.loads(file.read(MOST_BYTES))
+        is_sound = isinstance(found, dict) and isinstance(found.get("end"), dict | None)
+        if is_sound and is_count(found.get("starts", 0)):
+            return dict(found)
     return {}
 
 

@@ -3,12 +3,13 @@
 from streammoe.persistence.durable import make_folder, replace
 from streammoe.persistence.format import FORMAT, Checkpoint, NewerCheckpointError, decode, encode, pieces, state_digest
 from streammoe.persistence.lock import LOCK_NAME, FolderLock
-from streammoe.persistence.store import CONFIRMED, CheckpointStore, generation_of, read_checkpoint
+from streammoe.persistence.store import CONFIRMED, STATUS, CheckpointStore, generation_of, read_checkpoint
 
 __all__ = [
     "CONFIRMED",
     "FORMAT",
     "LOCK_NAME",
+    "STATUS",
     "Checkpoint",
     "CheckpointStore",
     "FolderLock",

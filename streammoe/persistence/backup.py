@@ -66,6 +66,10 @@ class Target:
             with self._explained():
                 self._fs, self._root = url_to_fs(address, use_listings_cache=False)
 
+    def is_within(self, folder: Path) -> bool:
+        """Return whether this is a folder in another one, or that itself."""
+        return isinstance(self._fs, _Folder) and Path(self._root).resolve().is_relative_to(folder.resolve())
+
     def backups(self) -> list[str]:
         """Return the names of the backups, the latest last."""
         with self._explained():
@@ -119,6 +123,8 @@ def back_up(store: CheckpointStore, target: Target) -> dict[str, Any] | None:
     It takes no lock: a checkpoint never changes, and where the daemon has removed those that were there, newer ones
     are. One whose predictions are not visible yet could not be resumed from without those before it.
     """
+    if target.is_within(store.folder):
+        raise ConfigError(f"{target.name}: is in the checkpoint folder, and would be lost with it; name another place")
     while True:
         there = store.generations()
         try:

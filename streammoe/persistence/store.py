@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 CONFIRMED = "confirmed"
 """Name of the file with the last generation whose predictions are committed; only with transactional predictions."""
 
+STATUS = "status.json"
+"""Name of the file that says what the daemon is doing."""
+
 _NAME = re.compile(r"checkpoint-(\d{12,})\.safetensors", re.ASCII)
 
 

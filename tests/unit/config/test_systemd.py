@@ -23,7 +23,7 @@ def test_systemd_takes_the_unit_without_a_warning(tmp_path):
 
 def test_restarts_are_for_what_they_can_help_against():
     codes = {each.exit_code for each in vars(errors).values() if hasattr(each, "exit_code")}
-    assert set(map(int, SETTINGS["RestartPreventExitStatus"].split())) == codes - {3, 70}
+    assert set(map(int, SETTINGS["RestartPreventExitStatus"].split())) == codes - {3, 6, 70}
     assert set(map(int, SETTINGS["SuccessExitStatus"].split())) == {130, 143}
     assert SETTINGS["Restart"] == "on-failure"
 

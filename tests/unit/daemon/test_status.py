@@ -1,6 +1,7 @@
 """What a daemon says of itself in its folder, and what `streammoe status` makes of it."""
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from click.testing import CliRunner
 from streammoe.commands import main
 from streammoe.commands.status import status_of
 from streammoe.daemon.signals import StopFlag
-from streammoe.daemon.status import NAME
 from streammoe.errors import CheckpointError, SourceError
+from streammoe.persistence import STATUS as NAME
 from streammoe.persistence import FolderLock
 from tests.unit import daemons
 
@@ -84,7 +85,13 @@ def test_whether_it_is_alive_is_seen_by_the_lock_and_by_how_old_the_file_is(said
         lock.close()
 
 
-@pytest.mark.parametrize("content", [None, b"", b"[1]", b'{"starts": "many"}', b"\xff"])
+NONE_OF_OURS = [
+    *(b"", b"[1]", b"\xff", b"[" * 200_000, b" " * (1 << 24) + b"{}"),
+    *(b'{"starts": "many"}', b'{"starts": -5}', b'{"starts": %d}' % 10**400, b'{"starts": 1, "end": "x"}'),
+]
+
+
+@pytest.mark.parametrize("content", [None, *NONE_OF_OURS], ids=lambda content: content and content[:20])
 def test_what_is_no_status_is_named_and_does_not_stop_a_daemon(content):
     STATE.mkdir()
     if content is not None:
@@ -106,3 +113,37 @@ def test_the_text_says_what_matters_first_and_nothing_that_is_empty():
     lines = CliRunner().invoke(main, ["status", "state"]).stdout.splitlines()
     assert lines[0].split() == ["state", "stopped"]
     assert not [line for line in lines if line.split()[0] in {"stalled", "partitions", "columns_missing"}]
+
+
+def test_neither_a_pipe_nor_a_link_is_read_or_written_through():
+    STATE.mkdir()
+    Path("victim").write_text('{"starts": 7}')
+    for name in (NAME, f".{NAME}.tmp"):
+        (STATE / name).symlink_to(Path("victim").absolute())
+    daemons.run()
+    assert Path("victim").read_text() == '{"starts": 7}'
+    assert status_of(STATE)["starts"] == 1
+    for name in (NAME, f".{NAME}.tmp"):
+        (STATE / name).unlink(missing_ok=True)
+        os.mkfifo(STATE / name)
+    daemons.run()
+    assert status_of(STATE)["starts"] == 1
+
+
+def test_a_daemon_whose_folder_cannot_be_written_is_not_ready_and_does_not_hang():
+    daemons.run()
+    write(end=None, problem="", alive=True, written="2020-01-01T00:00:00+00:00")
+    with FolderLock(STATE):
+        STATE.chmod(0o500)
+        found = status_of(STATE)
+        STATE.chmod(0o700)
+        assert (found["state"], "its owner may not write" in found["problem"]) == ("not ready", True)
+        assert status_of(STATE)["state"] == "hanging"
+
+
+def test_one_that_was_killed_is_remembered_and_says_nothing_that_only_holds_while_it_runs():
+    daemons.run()
+    write(end=None)
+    assert "alive" not in status_of(STATE)
+    with daemons.opened():
+        assert "was killed" in status_of(STATE)["previous_end"]["error"]

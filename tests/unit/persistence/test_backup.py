@@ -248,3 +248,10 @@ def test_a_url_needs_fsspec_and_what_that_needs_and_a_folder_neither(store, addr
         Target(address("memory"))
     save(store, 1)
     assert Path(back_up(store, Target(address("folder")))["path"]).is_file()
+
+
+def test_a_folder_within_that_of_the_checkpoints_is_no_place_for_copies(store):
+    save(store, 1)
+    for place in (store.folder, store.folder / "sub"):
+        with pytest.raises(ConfigError, match="would be lost with it"):
+            back_up(store, Target(str(place)))
