@@ -38,8 +38,9 @@ def _make_a_link(path):
     path.symlink_to("other")
 
 
-def _mirror(store, target):
-    settings = SimpleNamespace(settings=CheckpointSettings(mirror=str(store.path(1))))
+def _mirror(store, target, place="file"):
+    (store.folder.parent / "file").touch()
+    settings = SimpleNamespace(settings=CheckpointSettings(mirror=str(store.folder.parent / place)))
     with closing(mirror.Mirror(store, settings, Metrics())):
         pass
 
@@ -64,4 +65,5 @@ CASES = {
     "backup, read back": _case(_back_up_changed),
     "backup, a package is missing": lambda _: Target("nosuch://me:word@bucket/path?sig=key"),
     "mirror, no folder": _case(_mirror),
+    "mirror, in the checkpoint folder": _case(lambda store, target: _mirror(store, target, "state/copies")),
 }
