@@ -53,11 +53,11 @@ def status_of(folder: Path) -> dict[str, Any]:
 
 def why_unwritable(folder: Path) -> str:
     """Return why nothing can be written to a folder, and what was written may be old; empty if that can be."""
-    system = os.statvfs(folder)
-    if system.f_flag & os.ST_RDONLY:
+    disk = os.statvfs(folder)
+    if disk.f_flag & os.ST_RDONLY:
         why = "its file system is read-only"
-    elif system.f_bavail * system.f_frsize < MOST_BYTES:
-        why = f"its disk has {system.f_bavail * system.f_frsize:,} bytes left"
+    elif disk.f_bavail * disk.f_frsize < MOST_BYTES:
+        why = f"its disk has {disk.f_bavail * disk.f_frsize:,} bytes left"
     elif not os.stat(folder).st_mode & stat.S_IWUSR:  # noqa: PTH116 - with the line above
         why = "its owner may not write to it"
     else:
