@@ -78,8 +78,10 @@ def bound_by_permissions():
     assert ctypes.CDLL(None).capset(header, nothing) == 0
 
 
-def open_descriptors(pid):
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+def free_descriptor(pid):
+    """The lowest number that a new descriptor may have."""
+    used = {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    return min(set(range(len(used) + 1)) - used)
 
 
 # --- for a while nothing can be saved -------------------------------------------------------------------------------
@@ -96,9 +98,9 @@ def forbid_the_folder(here, daemon):
 
 
 def use_up_descriptors(here, daemon):
-    fewest = [open_descriptors(daemon.pid)]  # a checkpoint under way has one more for a moment
-    wait_until(lambda: fewest.append(open_descriptors(daemon.pid)) or len(fewest) > 30)
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (min(fewest), HARD))
+    free = [free_descriptor(daemon.pid)]  # a checkpoint under way, or the status, has one more for a moment
+    wait_until(lambda: free.append(free_descriptor(daemon.pid)) or len(free) > 30)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (min(free), HARD))
     return lambda: resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (256, HARD))
 
 
