@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tests.kafka_lab.broker import Unavailable
 
-PACKAGES = {"promtool": "prometheus", "amtool": "prometheus-alertmanager"}
+PACKAGES = {"prometheus": "prometheus", "promtool": "prometheus", "amtool": "prometheus-alertmanager"}
 
 
 def program(name):
-    """The path of `promtool` or `amtool`.
+    """The path of one of `PACKAGES`.
 
     Raises:
         Unavailable: it is not here, and cannot be fetched.

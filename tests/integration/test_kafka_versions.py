@@ -66,7 +66,7 @@ def test_each_event_counts_once_and_each_prediction_is_seen_once(old_or_new, nam
     daemon.kill()
     summary = daemon.finish()
     assert summary["learned"] == N
-    seen = [json.loads(record.value)["place"] for record in topics.read(predictions)]
+    seen = [json.loads(record.value)["place"] for record in topics.read(predictions, isolation_level="read_committed")]
     assert len({(place["partition"], place["offset"]) for place in seen}) == len(seen) == N
     topics.close()
 
