@@ -17,8 +17,8 @@ RUN mkdir /wheels && set -- --quiet --frozen --no-dev --no-emit-project \
 
 FROM base
 COPY --from=build /wheels /wheels
-# Tests of SciPy, NumPy and numba are 65 MB that nobody runs, and bytecode of what a daemon does not import of the large
-# packages is nearly as much: that of the rest is written when kernels are compiled.
+# Nobody runs the tests of SciPy, NumPy and numba, 65 MB. Bytecode of these, which is large, is written only of what a
+# daemon imports, when kernels are compiled.
 RUN python -m pip install --no-cache-dir --no-compile --require-hashes --requirement /wheels/requirements.txt \
     && python -m pip install --no-cache-dir --no-compile --no-deps /wheels/*.whl \
     && python -m compileall -q -x '/(numba|numpy|pip|river|scipy)/' /usr/local/lib/python3.11/site-packages \

@@ -13,7 +13,6 @@ import argparse
 import json
 import resource
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -26,11 +25,10 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from scripts import draw_dashboard
-from tests.integration.prometheus import program
+from tests.integration.prometheus import started
 from tests.kafka_lab.broker import Broker, free_port
 from tests.kafka_lab.lab import Daemon
 
-RULES = Path(__file__).parents[1] / "config" / "prometheus" / "alerts.yml"
 PARTITIONS = 2
 Random = np.random.Generator
 
@@ -125,8 +123,8 @@ def trouble(daemons: dict[str, Daemon], second: int) -> None:
 def feed(address: str, daemons: dict[str, Daemon], seconds: float) -> None:
     """Send events to the topic of each daemon at its rate."""
     producer = KafkaProducer(bootstrap_servers=address, linger_ms=20)
-    rng, sent, begun, said = np.random.default_rng(0), dict.fromkeys(daemons, 0), time.monotonic(), -1
-    while (elapsed := time.monotonic() - begun) < seconds:
+    rng, sent, started_at, said = np.random.default_rng(0), dict.fromkeys(daemons, 0), time.monotonic(), -1
+    while (elapsed := time.monotonic() - started_at) < seconds:
         for name in daemons:
             while sent[name] < elapsed * STREAMS[name].rate:
                 event = STREAMS[name].event(rng, sent[name])
@@ -153,7 +151,7 @@ def main(argv: list[str] | None = None) -> None:
         admin = KafkaAdminClient(bootstrap_servers=broker.address)
         admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names])
         admin.close()
-        daemons, targets, port = {}, [], free_port()
+        daemons, targets = {}, []
         for name in names:
             settings = {
                 "metrics.port": free_port(),
@@ -165,23 +163,14 @@ def main(argv: list[str] | None = None) -> None:
             }
             daemons[name] = Daemon(Path(scratch, name), broker.address, name, settings)
             targets.append({"targets": [f"127.0.0.1:{settings['metrics.port']}"], "labels": {"instance": name}})
-        config = {
-            "global": {"scrape_interval": "5s", "evaluation_interval": "15s"},
-            "rule_files": [str(RULES)],
-            "scrape_configs": [{"job_name": "streammoe", "static_configs": targets}],
-        }
-        Path(scratch, "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")  # JSON is YAML
-        words = [f"--config.file={scratch}/prometheus.yml", f"--storage.tsdb.path={scratch}/tsdb"]
-        words.append(f"--web.listen-address=127.0.0.1:{port}")
-        with Path(scratch, "log").open("wb") as log:
-            prometheus = subprocess.Popen([program("prometheus"), *words], stdout=log, stderr=log)
+        prometheus, url = started(Path(scratch), {"static_configs": targets})
         try:
             for daemon in daemons.values():
                 daemon.start()
-            print(f"Prometheus: http://127.0.0.1:{port}; all of it: {scratch}", flush=True)
+            print(f"Prometheus: {url}; all of it: {scratch}", flush=True)
             feed(broker.address, daemons, 60.0 * given.minutes)
             shown = ["--minutes", f"{given.minutes}", "--rows", given.rows]
-            draw_dashboard.main([f"http://127.0.0.1:{port}", str(given.out), *shown])
+            draw_dashboard.main([url, str(given.out), *shown])
         finally:
             for daemon in daemons.values():
                 daemon.kill()

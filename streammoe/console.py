@@ -22,6 +22,8 @@ from streammoe.text import printable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LEVELS = ("debug", "info", "warning", "error")
+IDENTIFYING = ("head_bytes", "head_sha256", "inode")
+"""Parts of positions that say which file it is."""
 
 
 EXTRAS = ("event", "topic", "partition")
@@ -145,8 +147,27 @@ def end_without_result(exit_code: int, what: str) -> NoReturn:
 
 def echo_values(values: Mapping[str, Any], *, as_json: bool) -> None:
     """Print a result: one JSON object, or a line for each value."""
-    lines = (f"{name:14} {printable(str(value))}" for name, value in values.items())
+    width = max(14, *map(len, values))
+    lines = (f"{name:{width}} {plain(value)}" for name, value in values.items())
     click.echo(json.dumps(values) if as_json else "\n".join(lines))
+
+
+def plain(value: Any) -> str:
+    """Return a JSON value as words for people, without what only identifies a file; a dash if there is none."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        return ", ".join(_entry(name, inner) for name, inner in value.items() if name not in IDENTIFYING) or "-"
+    if isinstance(value, list):
+        return ("; " if isinstance(next(iter(value), None), Mapping) else ", ").join(map(plain, value)) or "-"
+    return "-" if value is None else printable(str(value))
+
+
+def _entry(name: str, value: Any) -> str:
+    text = plain(value)
+    return f"{printable(name)} {text if text == '-' or not isinstance(value, Mapping | list) else f'({text})'}"
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal, TypeVar
 
@@ -27,6 +28,11 @@ def printable(text: str) -> str:
     'a\\x1b[2J\\tb ü'
     """
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def time_of_day() -> str:
+    """Return the present time in UTC as ISO 8601, to the second, for people."""
+    return datetime.now(UTC).isoformat(timespec="seconds")  # noqa: TID251 - for people
 
 
 def counted(number: int, what: str) -> str:

@@ -175,22 +175,22 @@ def garbage(lab: Lab) -> Iterator[Any]:
     scene.stream.garbage = 0.0
 
 
+def vanished(lab: Lab, name: str, column: str) -> Iterator[Any]:
+    scene = Scene(lab, name, lab.broker.address)
+    yield scene
+    scene.stream.columns.remove(column)
+    yield LASTS_SECONDS
+    scene.stream.columns.add(column)
+
+
 @incident("vanished column", "ColumnVanished")
 def vanished_column(lab: Lab) -> Iterator[Any]:
-    scene = Scene(lab, "vanished column", lab.broker.address)
-    yield scene
-    scene.stream.columns.remove("b")
-    yield LASTS_SECONDS
-    scene.stream.columns.add("b")
+    yield from vanished(lab, "vanished column", "b")
 
 
 @incident("vanished target", "LearnsNothing")
 def vanished_target(lab: Lab) -> Iterator[Any]:
-    scene = Scene(lab, "vanished target", lab.broker.address)
-    yield scene
-    scene.stream.columns.remove("y")
-    yield LASTS_SECONDS
-    scene.stream.columns.add("y")
+    yield from vanished(lab, "vanished target", "y")
 
 
 @incident("open transaction", "PartitionStalled")

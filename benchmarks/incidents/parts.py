@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import socket
-import subprocess
 import threading
 import time
 import urllib.parse
@@ -17,15 +15,13 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-import yaml
 from confluent_kafka import KafkaException, Producer
 
-from tests.integration.prometheus import program
+from tests.integration.prometheus import started
 from tests.kafka_lab.broker import Broker, free_port
 from tests.kafka_lab.lab import Daemon
 from tests.kafka_lab.topics import Topics
 
-CONFIG = Path(__file__).parents[2] / "config" / "prometheus"
 RATE = 40
 """Events a second, unless said otherwise."""
 WELL_SECONDS = 60
@@ -42,8 +38,8 @@ class Stream(threading.Thread):
         super().__init__(daemon=True)
         self.topic, self.rate, self.partitions = topic, rate, partitions
         self.coefficients, self.garbage = ((1, -2, 3, -1, 2, -3), (-2, 1, 1, 3, -1, 2)), 0.0
-        """Of the two regimes that the first input chooses from. Those of a single one would be learned anew within ten
-        events, which no detector calls a drift."""
+        """Of the two regimes that the first input chooses from. A change of a single one is learned within ten events,
+        and no detector calls that a drift."""
         self.columns = {*NAMES}
         self.over = threading.Event()
         self._producer = Producer(
@@ -52,9 +48,9 @@ class Stream(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        chance, begun, sent = random.Random(0), time.monotonic(), 0
+        chance, started_at, sent = random.Random(0), time.monotonic(), 0
         while not self.over.wait(TICK_SECONDS):
-            while sent < (time.monotonic() - begun) * self.rate:
+            while sent < (time.monotonic() - started_at) * self.rate:
                 x = [chance.uniform(-1.0, 1.0) for _ in NAMES[:-1]]
                 chosen = self.coefficients[x[0] > 0.0]
                 y = 1.0 + sum(b * v for b, v in zip(chosen, x, strict=True)) + chance.gauss(0.0, 0.1)
@@ -147,18 +143,9 @@ class Prometheus(threading.Thread):
         """When each alert was first and last seen firing, by instance."""
         self._folder, self._lock, self.over = folder, threading.Lock(), threading.Event()
         folder.mkdir()
-        config = yaml.safe_load((CONFIG / "prometheus.yml").read_text())
-        config["scrape_configs"] = [
-            {"job_name": "streammoe", "file_sd_configs": [{"files": ["targets.json"], "refresh_interval": "5s"}]}
-        ]
-        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        shutil.copy(CONFIG / "alerts.yml", folder)
         self.write_targets()
-        self._url = f"http://127.0.0.1:{(port := free_port())}"
-        command = [program("prometheus"), f"--config.file={folder / 'prometheus.yml'}"]
-        command += [f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}"]
-        with (folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(command, stderr=log, start_new_session=True)
+        scrapes = {"file_sd_configs": [{"files": ["targets.json"], "refresh_interval": "5s"}]}
+        self._process, self._url = started(folder, scrapes)
         self.start()
 
     def write_targets(self) -> None:

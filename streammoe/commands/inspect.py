@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from streammoe.checked import array_of, restoring
-from streammoe.console import logged
+from streammoe.console import logged, plain
 from streammoe.daemon.checkpoints import learned_digest
 from streammoe.daemon.status import age_seconds
 from streammoe.errors import CheckpointError
@@ -20,9 +20,6 @@ from streammoe.options import as_arguments
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.text import printable
-
-IDENTIFYING = ("head_bytes", "head_sha256", "inode")
-"""Parts of positions that say which file it is."""
 
 
 def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
@@ -89,26 +86,8 @@ def to_text(description: dict[str, Any]) -> str:
         elif name == "model":
             lines.append(f"{name:14} {_model(value)}")
         else:
-            lines.append(f"{name:14} {_plain(value)}")
+            lines.append(f"{name:14} {plain(value)}")
     return "\n".join(lines)
-
-
-def _plain(value: Any) -> str:
-    """Return a JSON value as words for people, without what only identifies a file; a dash if there is none."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, Mapping):
-        return ", ".join(_entry(name, inner) for name, inner in value.items() if name not in IDENTIFYING) or "-"
-    if isinstance(value, list):
-        return ("; " if isinstance(next(iter(value), None), Mapping) else ", ").join(map(_plain, value)) or "-"
-    return "-" if value is None else printable(str(value))
-
-
-def _entry(name: str, value: Any) -> str:
-    text = _plain(value)
-    return f"{printable(name)} {text if text == '-' or not isinstance(value, Mapping | list) else f'({text})'}"
 
 
 def _model(described: Mapping[str, Any]) -> str:
@@ -122,7 +101,7 @@ def _model(described: Mapping[str, Any]) -> str:
         return bool(mine != default)
 
     given = {name: value for name, value in arguments.items() if differs(name)}
-    return f"{kind.__name__}, {_plain(given) if given else 'all arguments by default'}"
+    return f"{kind.__name__}, {plain(given) if given else 'all arguments by default'}"
 
 
 def _expert(k: int, expert: dict[str, Any]) -> str:
@@ -136,8 +115,8 @@ def _generation(entry: dict[str, Any]) -> str:
     if not entry["sound"]:
         return printable(f"{entry['generation']}  rejected: {entry['problem']}")
     return printable(
-        f"{entry['generation']}  sound, n {_plain(entry['n'])}, created {_plain(entry['created'])}, "
-        f"{_plain(entry['state_digest'])}"
+        f"{entry['generation']}  sound, n {plain(entry['n'])}, created {plain(entry['created'])}, "
+        f"{plain(entry['state_digest'])}"
     )
 
 
@@ -145,7 +124,7 @@ def _entry_of_history(entry: Mapping[str, Any]) -> str:
     """Format an entry: when, after how many events, what, beginnings of digests, and what else there is to say."""
     more = {name: value for name, value in entry.items() if name not in ("time", "event", "n", "before", "after")}
     digests = " to ".join((entry[name] or "none")[:12] for name in ("before", "after"))
-    return printable(f"{entry['time']}  n {entry['n']:<10,} {entry['event']:10} {digests}; {_plain(more)}")
+    return printable(f"{entry['time']}  n {entry['n']:<10,} {entry['event']:10} {digests}; {plain(more)}")
 
 
 def _saved_scores(model: MixtureOfExperts, checkpoint: Checkpoint) -> Mapping[str, float | None]:

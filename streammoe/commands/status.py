@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from streammoe.console import logged
+from streammoe.console import echo_values, logged
 from streammoe.daemon.status import MOST_BYTES, WRITE_SECONDS, age_seconds, read
 from streammoe.errors import CheckpointError
 from streammoe.persistence import STATUS
 from streammoe.persistence.lock import is_locked
-from streammoe.text import printable
 
 LIVE = ("alive", "silent_seconds", "cores_used", "next_checkpoint_seconds", "waiting_seconds")
 """What says something only of a daemon that runs."""
@@ -65,23 +62,6 @@ def why_unwritable(folder: Path) -> str:
     return f"nothing can be saved in {folder}: {why}; this may be what was before"
 
 
-def to_text(status: Mapping[str, Any]) -> str:
-    """Format a status for a terminal: what matters first, and nothing that says nothing."""
-    return "\n".join(f"{name:24} {_plain(value)}" for name, value in status.items() if value not in (None, "", [], {}))
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{printable(str(name))} {_inner(inner)}" for name, inner in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(_plain, value))
-    return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
-
-
-def _inner(value: Any) -> str:
-    return f"({_plain(value)})" if isinstance(value, Mapping) else _plain(value)
-
-
 @click.command("status")
 @click.argument("place", metavar="DIR_OR_CONFIG", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -101,6 +81,7 @@ def command(place: Path, as_json: bool, check: bool) -> None:
 
         place = Path(load_settings(place).checkpoint.dir)
     status = status_of(place)
-    click.echo(json.dumps(status, indent=2) if as_json else to_text(status))
+    said = {name: value for name, value in status.items() if value not in (None, "", [], {})}
+    echo_values(status if as_json else said, as_json=as_json)
     if check and status["state"] not in {"learning", "not ready"}:
         sys.exit(1)

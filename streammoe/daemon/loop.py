@@ -144,6 +144,8 @@ class Daemon:
         finally:
             if self.observer is not None:
                 self.observer.close()
+            if self._status is not None:
+                self._status.publish(self.state, is_last=True)
         self._health.ready = False
         return self._summary(time.monotonic() - started)
 
@@ -191,6 +193,8 @@ class Daemon:
                 if self.observer is not None:
                     self.observer.after_batch(self.state.pipeline)
                 self.checkpoints.save_if_due()
+                if self._status is not None:
+                    self._status.publish(self.state)
         except FitCancelled:
             gave_up = True
         except SourceError:
@@ -309,8 +313,6 @@ class Daemon:
             state.outcomes, state.reasons, state.pending, None if state.jumps is None else state.jumps.losses.state
         )
         self.metrics.publish(state.model, state.pipeline.scores, self.source.progress())
-        if self._status is not None:
-            self._status.publish(state)
 
     def _summary(self, seconds: float) -> Summary:
         state = self.state

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from streammoe.daemon.guards import BadRecordGuard, JumpGuard
@@ -15,6 +14,7 @@ from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import BatchResult, Pipeline
 from streammoe.ports import Batch, Position
 from streammoe.settings import Settings
+from streammoe.text import time_of_day
 from streammoe.types import AnyArray
 
 MOST_NOTED = 100
@@ -68,7 +68,7 @@ class RunState:
         It says what happened, when, after how many events and in which version; with the digests of the last checkpoint
         before and the first one after.
         """
-        entry = {"time": _now(), "event": event, "n": self.model.n, "version": self.description["version"]}
+        entry = {"time": time_of_day(), "event": event, "n": self.model.n, "version": self.description["version"]}
         entry |= {"revision": self.description["revision"], "before": self.digest, "after": None}
         self.history = [*self.history, {**entry, **details}][-MOST_NOTED:]
 
@@ -112,7 +112,7 @@ class RunState:
                 "counters": {"outcomes": dict(self.outcomes), "reasons": dict(self.reasons)},
                 "scores": scores.to_json(),
                 **({} if jumps is None else {"guard": jumps.to_json()}),
-                "created": _now(),
+                "created": time_of_day(),
             },
         )
 
@@ -129,7 +129,3 @@ class RunState:
         before, now = self.description["settings"], settings.learning_settings()
         self.description = {**self.description, "settings": now}
         self.note("reloaded", settings=changed(before, now))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")  # noqa: TID251 - for people

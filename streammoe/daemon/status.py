@@ -21,6 +21,7 @@ from streammoe.daemon.health import Health
 from streammoe.persistence import STATUS
 from streammoe.persistence.durable import TEMPORARY_SUFFIX
 from streammoe.ports import SourceStatus
+from streammoe.text import time_of_day
 
 if TYPE_CHECKING:  # a health check imports this module often, and would wait for all that learns
     from streammoe.daemon.run_state import RunState
@@ -48,6 +49,8 @@ class Status:
         self._source: Callable[[], SourceStatus] = SourceStatus
         self._to_save: Callable[[], tuple[int, float | None]] = lambda: (0, None)
         self._learned: Mapping[str, Any] = {}
+        self._is_asked_for = True
+        """Whether what has been learned is wanted for the next version; it takes time, and batches may be many."""
         self._cpu = (time.monotonic(), time.process_time())
         before = read(folder)
         killed = {"error": "it was killed, or the machine stopped"} if before else None
@@ -58,7 +61,7 @@ class Status:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "starts": self.starts,
-            "started": _now(),
+            "started": time_of_day(),
             "previous_end": before.get("end") or killed,
         }
         self._failed = False
@@ -75,22 +78,26 @@ class Status:
     ) -> None:
         self._closing.set()
         self._thread.join()
-        self._write({"at": _now(), "error": None if error is None else str(error) or type(error).__name__})
+        self._write({"at": time_of_day(), "error": None if error is None else str(error) or type(error).__name__})
 
     def follow(self, source: Callable[[], SourceStatus], to_save: Callable[[], tuple[int, float | None]]) -> None:
         """Ask these at each look: the state of the source; unsaved records, and the seconds until they are saved."""
         self._source, self._to_save = source, to_save
 
-    def publish(self, state: RunState) -> None:
-        """Take what has been learned; the learning loop calls this after each batch."""
+    def publish(self, state: RunState, *, is_last: bool = False) -> None:
+        """Take what has been learned if it is time to; the learning loop calls this over and over."""
+        if not (self._is_asked_for or is_last):
+            return
+        self._is_asked_for = False
+        weights = state.model.member_weights
         model, drift = state.model, state.model.last_drift
         self._learned = {
             "events": {**state.outcomes, "pending": state.pending},
             "rejected": dict(state.reasons),
             "model_events": model.n,
             "scores": state.pipeline.scores.summary(),
-            "predicts": max(model.member_weights.items(), key=lambda item: item[1], default=("warm-up", 1.0))[0],
-            "member_weights": model.member_weights,
+            "predicts": max(weights, key=lambda name: weights[name], default="warm-up"),
+            "member_weights": weights,
             "drifts": model.drifts,
             "last_drift": drift and drift._asdict(),
             "columns_missing": [] if state.pipeline.presence is None else state.pipeline.presence.lacking,
@@ -100,6 +107,7 @@ class Status:
     def _run(self) -> None:
         while not self._closing.wait(WRITE_SECONDS):
             self._write(None)
+            self._is_asked_for = True
 
     def _write(self, end: Mapping[str, Any] | None) -> None:
         """Replace the file; where that fails, such as on a full disk, the log says so once."""
@@ -122,7 +130,7 @@ class Status:
         (wall, cpu), self._cpu = self._cpu, (time.monotonic(), time.process_time())
         return {
             **self._constant,
-            "written": _now(),
+            "written": time_of_day(),
             "end": end,
             "problem": health.problem,
             "silent_seconds": health.silent_seconds,
@@ -166,7 +174,3 @@ def age_seconds(since: object, now: datetime | None = None) -> float | None:
         return ((now or datetime.now(UTC)) - began).total_seconds()  # noqa: TID251 - for people
     except (ValueError, TypeError):
         return None
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")  # noqa: TID251 - for people

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import stat
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from streammoe.catalogue import memory_limit
 from streammoe.errors import CheckpointError, ConfigError, StreammoeError, not_installed
 from streammoe.persistence.durable import make_folder, replace
 from streammoe.persistence.format import Checkpoint, NewerCheckpointError, decode, encode
@@ -85,7 +85,7 @@ class Target:
             found = self._fs.info(f"{self._root}/{name}")
             if found["type"] != "file" or found.get("islink"):
                 raise OSError("it is not a regular file")
-            if found["size"] > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4:
+            if found["size"] > memory_limit() // 4:
                 raise OSError(f"its {found['size']:,} bytes are more than a quarter of this machine's memory")
             return bytes(self._fs.cat_file(f"{self._root}/{name}"))
 

@@ -1,12 +1,17 @@
 """Prometheus' own tools: those on PATH, or Debian's, unpacked into a cache, where no service starts."""
 
+import json
 import os
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.kafka_lab.broker import Unavailable
+import yaml
+
+from tests.kafka_lab.broker import Unavailable, free_port
+
+CONFIG = Path(__file__).parents[2] / "config" / "prometheus"
 
 PACKAGES = {"prometheus": "prometheus", "promtool": "prometheus", "amtool": "prometheus-alertmanager"}
 
@@ -36,3 +41,15 @@ def program(name):
         shutil.rmtree(cache, ignore_errors=True)
         Path(scratch, "all").rename(cache)
     return str(unpacked)
+
+
+def started(folder, scrapes):
+    """A process of Prometheus with the rules and times of config/prometheus that scrapes these, and its address."""
+    config = yaml.safe_load((CONFIG / "prometheus.yml").read_text())
+    config |= {"rule_files": [str(CONFIG / "alerts.yml")], "scrape_configs": [{"job_name": "streammoe", **scrapes}]}
+    (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
+    address = f"127.0.0.1:{free_port()}"
+    command = [program("prometheus"), f"--config.file={folder / 'prometheus.yml'}"]
+    command += [f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}"]
+    with (folder / "log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True), f"http://{address}"

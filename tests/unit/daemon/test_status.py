@@ -12,8 +12,7 @@ from streammoe.commands import main
 from streammoe.commands.status import status_of
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import CheckpointError, SourceError
-from streammoe.persistence import STATUS as NAME
-from streammoe.persistence import FolderLock
+from streammoe.persistence import STATUS, FolderLock
 from tests.unit import daemons
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
@@ -37,7 +36,7 @@ def settings(tmp_path, monkeypatch):
 
 def write(**more):
     """Change what the file says."""
-    path = STATE / NAME
+    path = STATE / STATUS
     path.write_text(json.dumps(json.loads(path.read_text()) | more))
 
 
@@ -95,7 +94,7 @@ NONE_OF_OURS = [
 def test_what_is_no_status_is_named_and_does_not_stop_a_daemon(content):
     STATE.mkdir()
     if content is not None:
-        (STATE / NAME).write_bytes(content)
+        (STATE / STATUS).write_bytes(content)
     with pytest.raises(CheckpointError, match=r"state: there is no status\.json that can be read"):
         status_of(STATE)
     daemons.run()
@@ -103,7 +102,7 @@ def test_what_is_no_status_is_named_and_does_not_stop_a_daemon(content):
 
 
 def test_a_status_that_cannot_be_written_is_said_once_and_stops_nothing(caplog):
-    (STATE / NAME).mkdir(parents=True)
+    (STATE / STATUS).mkdir(parents=True)
     assert daemons.run().learned == 200
     assert sum("is out of date" in record.getMessage() for record in caplog.records) == 1
 
@@ -118,12 +117,12 @@ def test_the_text_says_what_matters_first_and_nothing_that_is_empty():
 def test_neither_a_pipe_nor_a_link_is_read_or_written_through():
     STATE.mkdir()
     Path("victim").write_text('{"starts": 7}')
-    for name in (NAME, f".{NAME}.tmp"):
+    for name in (STATUS, f".{STATUS}.tmp"):
         (STATE / name).symlink_to(Path("victim").absolute())
     daemons.run()
     assert Path("victim").read_text() == '{"starts": 7}'
     assert status_of(STATE)["starts"] == 1
-    for name in (NAME, f".{NAME}.tmp"):
+    for name in (STATUS, f".{STATUS}.tmp"):
         (STATE / name).unlink(missing_ok=True)
         os.mkfifo(STATE / name)
     daemons.run()

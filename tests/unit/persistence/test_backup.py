@@ -148,7 +148,7 @@ def spoil(kind, target, name, monkeypatch):
     match kind:
         case "large":
             put(target, name, data + bytes(1_000))
-            monkeypatch.setattr(backup.os, "sysconf", lambda what: {"SC_PAGE_SIZE": 4}.get(what, len(data) + 999))
+            monkeypatch.setattr("os.sysconf", lambda what: {"SC_PAGE_SIZE": 4}.get(what, len(data) + 999))
         case "link":
             Path(path).symlink_to(target.backups()[0])
         case "pipe":
