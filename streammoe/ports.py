@@ -210,8 +210,6 @@ open, or its topic is gone."""
 class SourceStatus(NamedTuple):
     """The state of a source, for metrics and readiness checks."""
 
-    ready: bool = True
-    """Whether reading has started at the requested position."""
     connected: bool = True
     """Whether the system that is read from responds."""
     positions: Mapping[TopicPartition, int] = MappingProxyType({})

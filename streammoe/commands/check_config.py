@@ -28,9 +28,12 @@ def command(config: Path, overrides: tuple[str, ...]) -> None:
       streammoe check-config config.toml
     """
     from streammoe.configuration import check_readable_files, load_settings
+    from streammoe.persistence.backup import Target
 
     settings = load_settings(config, overrides=overrides)
     check_readable_files(settings)
+    if settings.checkpoint.mirror:
+        Target(settings.checkpoint.mirror)  # a package may be missing
     _look_ahead(settings)
     click.echo(f"{config}: no errors")
 

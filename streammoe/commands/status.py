@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from streammoe.console import echo_values, logged
+from streammoe.console import echo_values, logged, setting_options
 from streammoe.daemon.status import MOST_BYTES, WRITE_SECONDS, age_seconds, read
 from streammoe.errors import CheckpointError
 from streammoe.persistence import STATUS
@@ -66,8 +66,9 @@ def why_unwritable(folder: Path) -> str:
 @click.argument("place", metavar="DIR_OR_CONFIG", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--check", is_flag=True, help="Exit with 1 unless the daemon is alive, for health checks.")
+@setting_options
 @logged
-def command(place: Path, as_json: bool, check: bool) -> None:
+def command(place: Path, overrides: tuple[str, ...], as_json: bool, check: bool) -> None:
     """Show what the daemon with this checkpoint folder, or configuration, is doing, or how it ended.
 
     No Prometheus is needed, nor an open port.
@@ -79,7 +80,7 @@ def command(place: Path, as_json: bool, check: bool) -> None:
     if place.is_file():
         from streammoe.configuration import load_settings
 
-        place = Path(load_settings(place).checkpoint.dir)
+        place = Path(load_settings(place, overrides=overrides).checkpoint.dir)
     status = status_of(place)
     said = {name: value for name, value in status.items() if value not in (None, "", [], {})}
     echo_values(status if as_json else said, as_json=as_json)

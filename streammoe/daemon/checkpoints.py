@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from streammoe.persistence import CheckpointStore, state_digest
 from streammoe.pipeline.predictions import RestartPlan
 from streammoe.ports import Source
 from streammoe.settings import CheckpointSettings
+from streammoe.text import cut
 from streammoe.types import AnyArray
 
 LOGGER = logging.getLogger("streammoe.daemon")
@@ -268,5 +270,7 @@ class Checkpoints:
         position = self._source.position
         if position is None or position == self._state.position:
             return False
+        if self._state.position is not None:
+            self._state.note("moved", to=cut(json.dumps(position)))
         self._state.position = position
         return True

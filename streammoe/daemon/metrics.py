@@ -20,7 +20,7 @@ from streammoe.pipeline.presence import MOST_COUNTED, Presence
 from streammoe.pipeline.scores import AVERAGES, PrequentialScores, Scores
 from streammoe.pipeline.sink_wait import SinkWait
 from streammoe.ports import STALLS, SourceStatus
-from streammoe.text import listed
+from streammoe.text import cut, listed
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """Ends of the buckets of all histograms: from a batch of a few records to a checkpoint on a slow disk."""
@@ -122,7 +122,7 @@ CATALOGUE: dict[str, Metric] = {
     "streammoe_sink_rejected": Metric(
         Gauge, "1 while a sink is rejected because of its login or certificate, else 0", ("sink",)
     ),
-    "streammoe_source_ready": Metric(Gauge, "1 once state and position are restored and reading has begun, else 0"),
+    "streammoe_ready": Metric(Gauge, "1 while /readyz answers 200, else 0"),
     "streammoe_source_connected": Metric(Gauge, "1 while the source answers, else 0"),
     "streammoe_source_rejected": Metric(Gauge, "1 while the source rejects the login or certificate, else 0"),
     "streammoe_source_stalled": Metric(Gauge, f"Partitions that are held up: {listed(STALLS, 'or')}", ("reason",)),
@@ -154,7 +154,7 @@ class Metrics:
 
     def __init__(self, health: Health | None = None) -> None:
         self.health = Health(math.inf) if health is None else health
-        self._source: Callable[[], SourceStatus] = lambda: SourceStatus(ready=False, connected=False)
+        self._source: Callable[[], SourceStatus] = lambda: SourceStatus(connected=False)
         self.live = LiveMetrics(CATALOGUE, self._look_at_source)
         self.registry = self.live.registry
         self.counter, self.gauge, self.histogram = self.live.counter, self.live.gauge, self.live.histogram
@@ -164,7 +164,8 @@ class Metrics:
         """Those that counters show, by name and labels."""
         self._members: tuple[str, ...] = ()
         """Members of the portfolio whose weights are shown."""
-        self._status = SourceStatus(ready=False, connected=False)
+        self._status = SourceStatus(connected=False)
+        self.gauge("streammoe_ready").set_function(lambda: not self.health.problem)
         self.gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self.health.saved_at)
         self.gauge("streammoe_mirror_age_seconds").set(math.nan)
         for section, wait in self.health.waits.items():
@@ -216,7 +217,7 @@ class Metrics:
         """Show which values of columns were missing or unknown in this run."""
         self.gauge("streammoe_columns_vanished").set_function(lambda: len(presence.lacking))
         self.counter("streammoe_column_values_total").compute = lambda: {
-            (name, state): count
+            (cut(name), state): count
             for state, counts in (("missing", presence.missing), ("unknown", presence.unknown))
             for name, count in counts.copy().items()
         }
@@ -272,7 +273,6 @@ class Metrics:
         """Show the status of the source; series of partitions that are no longer read are removed."""
         status = self._source()
         before, self._status = self._status, status
-        self.gauge("streammoe_source_ready").set(status.ready)
         self.gauge("streammoe_source_connected").set(status.connected)
         self.gauge("streammoe_source_rejected").set(bool(status.refused))
         self.gauge("streammoe_behind_seconds").set(math.nan if status.behind is None else status.behind)

@@ -127,18 +127,19 @@ class CheckpointStore:
             CheckpointError: there are checkpoints but none is sound, since only the user may decide to start over; or
                 the newest has a newer format, since going back would undo it.
         """
-        generations = self.generations()
-        for generation in reversed(generations):
-            try:
-                return generation, self.load(generation)
-            except NewerCheckpointError:
-                raise
-            except CheckpointError as error:
-                if not os.path.lexists(self.path(generation)):
-                    continue  # removed by the daemon, whose newer ones are there by now
-                self._unsound.add(generation)
-                # Without a traceback, which would make a handled error look like a bug.
-                logger.error("checkpoint rejected, going back to the one before: %s", error)  # noqa: TRY400
+        generations: list[int] | None = None
+        while generations != (there := self.generations()):  # or the daemon has removed those that were there
+            generations = there
+            for generation in reversed(generations):
+                try:
+                    return generation, self.load(generation)
+                except NewerCheckpointError:
+                    raise
+                except CheckpointError as error:
+                    if os.path.lexists(self.path(generation)):
+                        self._unsound.add(generation)
+                        # Without a traceback, which would make a handled error look like a bug.
+                        logger.error("checkpoint rejected, going back to the one before: %s", error)  # noqa: TRY400
         if not generations:
             return None
         names = ", ".join(self.path(generation).name for generation in generations)

@@ -83,7 +83,7 @@ def test_a_secret_that_is_rejected_is_reported_and_read_again_from_its_file(
         source.seek(None)
         with caplog.at_level(logging.WARNING):
             wait_until(lambda: source.prepare(0.1) or "401" in caplog.text, "it is reported")
-        assert not source.status().ready
+        assert not source.prepare(0.0)
         assert "hunter3" not in caplog.text
         (tmp_path / "secret").write_text("hunter2")
         wait_until(lambda: source.prepare(0.1), "reading can begin")

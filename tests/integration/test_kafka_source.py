@@ -100,7 +100,7 @@ def test_partitions_that_had_to_wait_for_another_are_read_on_and_meanwhile_are_l
         wait_until(lambda: source.status().lags.get(partition) == 1_500, "what waits is lag")
         topics.fill(name, [b"0"] * 10, partition=0, timestamps=[T0 + 2] * 10)
         wait_until(lambda: source.status().lags[partition] == 1_510, "so is what comes while nothing is read on")
-        assert (source.status().ready, source.status().connected) == (True, True)
+        assert source.status().connected
         found = [record[:1] for record in records_of(first) + take(source, 6_010 - learned)[0]]
         counters = source.status().counters
     assert found == [b"2"] * 3_000 + [b"0"] * 1_500 + [b"1"] * 1_500 + [b"0"] * 10

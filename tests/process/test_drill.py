@@ -64,7 +64,7 @@ def test_a_daemon_that_is_lost_with_its_folder_ends_as_one_that_was_never_interr
     shell = Shell(here)
 
     def has(n):
-        return list((here / "state").glob("checkpoint-*")) and here.inspect()["n"] == n
+        return here.checkpoints() and here.inspect()["n"] == n
 
     try:
         shell(START)

@@ -98,6 +98,7 @@ def test_what_run_says_of_files_is_said_before_and_nothing_is_written(call, conf
         assert call("run", *words, "--fresh", code=3).stderr == checked.stderr, flag
         shutil.rmtree(tmp_path / "state")
     call("check-config", config, "--set", "source.path=lists.jsonl")
+    assert "s3fs" in call("check-config", config, "--set", "checkpoint.mirror=s3://there/x", code=2).stderr
     call("run", config, "--log-level", "error")
     (tmp_path / "data.csv").write_text("a,b,y\n")
     assert call("check-config", config, code=3).stderr == call("run", config, "--log-level", "error", code=3).stderr

@@ -94,13 +94,12 @@ class KafkaSource(Source):
 
     def status(self) -> SourceStatus:
         if (reader := self._reader) is None:
-            return SourceStatus(ready=False, connected=False)
+            return SourceStatus(connected=False)
         shown, ends, positions = reader.status, reader.ends, self._positions
         lags = {tp: max(0, ends[tp] - offset) for tp, offset in positions.items() if tp in ends}
         now = time.time()  # noqa: TID251 - compared with timestamps of records
         ages = (now - self._newest.get(tp, self._began_at) for tp, lag in lags.items() if lag)
         return shown._replace(
-            ready=self._ready,
             # A client that does not return, while it looks for an address for example, is not connected.
             connected=shown.connected and time.monotonic() - reader.status_at < 10.0,
             positions=positions,

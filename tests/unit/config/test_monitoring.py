@@ -94,7 +94,7 @@ def test_the_top_row_says_whether_it_is_well_is_behind_or_waits_and_names_the_da
     asked = [" ".join(target["expr"] for target in panel["targets"]) for panel in top]
     for metric, expression in zip(
         (
-            "streammoe_source_ready",
+            "streammoe_ready",
             "streammoe_behind_seconds",
             "streammoe_sink_waiting_seconds",
             "streammoe_unsaved_events",

@@ -90,7 +90,7 @@ class ScriptedSource(ListSource):
         return batch
 
     def status(self):
-        return SourceStatus(ready=self.unanswered < 0, connected=self.unanswered < 0)
+        return SourceStatus(connected=self.unanswered < 0)
 
     def commit(self, position, generation):
         super().commit(position, generation)

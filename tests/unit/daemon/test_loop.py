@@ -64,6 +64,7 @@ def test_where_reading_begins_is_saved_before_anything_is_read(build):
     ran.run()
     assert ran.steps == [*SAVED, "polled", *SAVED]
     assert ran.store.positions == [0, 100]
+    assert [entry["event"] for entry in ran.store.saved[-1]["history"]] == ["fitted"]
     resumed = build(GOOD[:200])
     resumed.daemon.checkpoints._restart = RestartPlan(lambda: resumed.steps.append("begun"))
     resumed.run()
@@ -77,6 +78,8 @@ def test_where_a_source_had_to_move_is_saved_though_nothing_comes(build):
     ran.source._before_poll = lambda at: setattr(ran.source, "moved_to", moved if at == 100 else None)
     ran.run()
     assert [saved["positions"][0] for saved in ran.store.saved] == [moved, {"kind": "list", "next": 300}]
+    noted = ran.store.saved[-1]["history"][-1]
+    assert (noted["event"], noted["n"], json.loads(noted["to"])) == ("moved", 100, moved)
 
 
 # --- when it saves --------------------------------------------------------------------------------------------------

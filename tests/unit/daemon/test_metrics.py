@@ -165,7 +165,11 @@ def test_before_anything_happens_counts_are_zero_and_values_not_a_number():
     value = samples(metrics)
     assert {outcome: value["events_total", outcome] for outcome in OUTCOMES} == dict.fromkeys(OUTCOMES, 0)
     assert {reason: value["rejected_total", reason] for reason in REASONS} == dict.fromkeys(REASONS, 0)
-    assert [value[f"source_{name}",] for name in ("ready", "connected")] == [0, 0]
+    assert (value["ready",], value["source_connected",]) == (0, 0)
+    metrics.health.ready = True
+    assert samples(metrics)["ready",] == 1
+    metrics.health.unsaved = "the disk is full"
+    assert samples(metrics)["ready",] == 0
     for progress in ((0, 0), None):  # of a source without an end 0 would set off an alert for one that is stuck
         metrics.publish(MoERegressor(2), PrequentialScores(), progress)
         value = samples(metrics)
@@ -244,7 +248,7 @@ def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_h
     metrics.follow(lambda: found)
     value = samples(metrics)
     assert [value["source_incidents_total", event] for event in ("reconnected", "gap")] == [3, 2]
-    assert [value[f"source_{name}",] for name in ("ready", "connected")] == [1, 0]
+    assert value["source_connected",] == 0
     assert {reason: value["source_stalled", reason] for reason in STALLS} == dict.fromkeys(STALLS, 0) | {"leader": 2}
 
 

@@ -104,6 +104,19 @@ def test_damaged_ones_are_logged_and_do_not_push_out_those_to_go_back_to(store, 
     assert again.generations() == [4, 5]
 
 
+def test_one_that_the_daemon_removes_while_it_is_read_is_found_in_those_that_are_newer(store, monkeypatch):
+    save(store, 1)
+    daemon, load = CheckpointStore(store.folder, keep=1), store.load
+
+    def load_late(generation):
+        if generation == 1:
+            save(daemon, 2)
+        return load(generation)
+
+    monkeypatch.setattr(store, "load", load_late)
+    assert latest_n(store) == 2
+
+
 # --- the disk -------------------------------------------------------------------------------------------------------
 
 
