@@ -229,6 +229,8 @@ class Link:
             near, _ = self._listener.accept()
             with suppress(OSError):
                 far = socket.create_connection(("127.0.0.1", self.target))
+                for each in (near, far):
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 for way in ((near, far, True), (far, near, False)):
                     threading.Thread(target=self._carry, args=way, daemon=True).start()
 

@@ -212,10 +212,10 @@ class KafkaPythonProducer:
 
     def pending(self) -> int:
         while self._sent and self._sent[0][0].is_done:
-            if self._sent[0][0].exception is not None:
+            if self._sent[0][0].exception is not None and not self.failed:
                 # One that fails for a reason of its own ends an idempotent producer, which fails all others likewise.
                 failed = [(client_error(one.exception), of) for one, of in self._sent if one.exception is not None]
-                self.failed += sorted(failed, key=lambda each: each[0].cause is Cause.OTHER)
+                self.failed = sorted(failed, key=lambda each: each[0].cause is Cause.OTHER)
             self._sent.popleft()
         return len(self._sent)
 

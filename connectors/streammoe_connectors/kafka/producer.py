@@ -36,8 +36,9 @@ from streammoe_connectors.kafka.settings import Connection, Delivery, ReadingSet
 
 _LOGGER = logging.getLogger("streammoe.kafka")
 
-MAX_UNFLUSHED_BYTES = 16 << 20
-"""Size of the records that are sent before a flush."""
+MAX_UNFLUSHED_BYTES = 4 << 20
+"""Size of the records that are sent before a flush. The last of them waits for all others, and clients give up a record
+that waits for longer than `Delivery.delivery_timeout_seconds`: by default on a link of less than 35 kB/s."""
 TRANSACTION_ANSWER_SECONDS = 10.0
 """Time without an answer after which a transactional producer is given up, for a new one to take over."""
 AFTERWARDS = "nothing was lost: the next start writes everything after the last checkpoint again"

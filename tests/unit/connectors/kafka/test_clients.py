@@ -16,7 +16,7 @@ from kafka import errors
 
 from streammoe.errors import ConfigError
 from streammoe_connectors.kafka import kafka_python, librdkafka
-from streammoe_connectors.kafka.contract import Cause, ClientError, load_client
+from streammoe_connectors.kafka.contract import Cause, ClientError, Outgoing, load_client
 from streammoe_connectors.kafka.position import OffsetMetadata
 from streammoe_connectors.kafka.settings import Connection, Delivery, ReadingSettings
 
@@ -50,6 +50,18 @@ def test_both_clients_fail_for_the_same_causes(cause, of_python, code):
     of_librdkafka = librdkafka.client_error(KafkaException(KafkaError(code, "its words")))
     assert kafka_python.client_error(of_python).cause is of_librdkafka.cause is cause
     assert of_librdkafka.retriable is (cause is Cause.NO_ANSWER)
+
+
+def test_records_that_fail_together_are_each_noted_once_the_cause_first(monkeypatch):
+    failed = iter([*[errors.KafkaError("ended")] * 8, errors.MessageSizeTooLargeError(), errors.KafkaError("ended")])
+    client = SimpleNamespace(send=lambda *_: SimpleNamespace(is_done=True, exception=next(failed)))
+    monkeypatch.setattr(kafka_python, "_open", lambda *_: client)
+    producer = kafka_python.KafkaPythonProducer(NOWHERE, Delivery())
+    records = [Outgoing(b"", b"", {"offset": offset}) for offset in range(10)]
+    for record in records:
+        producer.send("topic", record)
+    assert producer.pending() == 0
+    assert [of for _, of in producer.failed] == [records[8], *records[:8], records[9]]
 
 
 def test_what_brokers_say_while_others_take_over_is_asked_again():
