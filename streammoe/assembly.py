@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from importlib.metadata import version
@@ -29,7 +30,11 @@ from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_r
 from streammoe.pipeline.sink_wait import Answer
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import Batch, DeadLetterSink, Position, PredictionSink, Recovered, Source
+from streammoe.serving.server import PredictionServer
+from streammoe.serving.snapshot import Published
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
+
+LOGGER = logging.getLogger("streammoe.serve")
 
 
 class DaemonHandle(NamedTuple):
@@ -114,6 +119,12 @@ def open_daemon(
         metrics.counter("streammoe_starts_total").inc(status.starts)
         if settings.metrics.enabled:
             server = stack.enter_context(closing(MetricsServer(settings.metrics, health)))
+        published, interval = None, settings.predictions.interval
+        if settings.serve.enabled:
+            published = Published()
+            answering = PredictionServer(settings.serve, published, lambda: health.problem, interval, metrics.live)
+            stack.enter_context(closing(answering))
+            LOGGER.info("predictions at %s", answering.url)
         writer = _prediction_writer(settings, health)
         sink = None if writer is None else stack.enter_context(closing(writer.sink))
         found = None if fresh else _checkpoint(settings, store, from_model)
@@ -136,7 +147,7 @@ def open_daemon(
         compile_kernels(settings)
         outputs, generation = Outputs(letters, sink, health.waits), found[0] if found else 0
         checkpoints = Checkpoints(store, state, source, outputs, metrics, settings.checkpoint, generation, restart)
-        daemon = Daemon(source, state, outputs, checkpoints, metrics, reload, observer, on_batch, status)
+        daemon = Daemon(source, state, outputs, checkpoints, metrics, reload, observer, on_batch, status, published)
         if server is not None:
             server.metrics = metrics.registry
         stack.enter_context(closing(Mirror(CheckpointStore(store.folder), checkpoints, metrics)))

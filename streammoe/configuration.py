@@ -102,7 +102,8 @@ def check_readable_files(settings: Settings) -> None:
     Raises:
         ConfigError: with all that cannot be read.
     """
-    names = ["source", "predictions", "dead_letters", *(["metrics"] if settings.metrics.enabled else [])]
+    names = ["source", "predictions", "dead_letters"]
+    names += [each.section for each in (settings.metrics, settings.serve) if each.enabled]
     if problems := [problem for name in names for problem in unreadable(getattr(settings, name), name)]:
         raise ConfigError(*problems)
 
@@ -172,7 +173,7 @@ def contested(
             others.pop(setting, None)
     named = [
         (name, file)
-        for section in ("source", "metrics", "predictions", "dead_letters")
+        for section in ("source", "metrics", "serve", "predictions", "dead_letters")
         for name, file in _texts(section, getattr(settings, section).model_dump())
         if os.path.isfile(file) and name not in outputs  # noqa: PTH113 - whatever the text is
     ]

@@ -417,13 +417,13 @@ class Predictions:
     """
 
     locations: Sequence[Location]
-    """Where each event came from: the key of its row."""
+    """Where each event came from: the key of its row. Empty for those of a request."""
     versions: IntArray
     """(n,) events of the source that the model had learned before it predicted; only a rollback lowers it."""
     predictions: FloatArray | Sequence[str | None]
     """(n, Q) numbers, or n labels; ``None`` before any is known."""
-    targets: FloatArray | Sequence[str | None]
-    """(n, Q) numbers, or n labels; NaN or ``None`` if unknown."""
+    targets: FloatArray | Sequence[str | None] | None
+    """(n, Q) numbers, or n labels; NaN or ``None`` if unknown. None for those of a request."""
     outputs: tuple[str, ...]
     """Names of the Q targets."""
     classes: tuple[str, ...] = ()

@@ -16,8 +16,8 @@ from streammoe.types import FloatArray
 _UNKNOWN: Any = repeat(msgspec.UNSET)
 
 
-class _Row(msgspec.Struct):
-    """One line; what is not known of any event is left out of it."""
+class Row(msgspec.Struct):
+    """The prediction of an event; what is not known of any event is left out."""
 
     place: Any
     model_version: int
@@ -34,23 +34,30 @@ _encoder = msgspec.json.Encoder()
 
 
 def json_lines(rows: Predictions) -> bytes:
-    """Encode one object per event: place, model_version, prediction, and whatever else is known.
+    """Encode one object per event, see `rows_of`; each line has its line end."""
+    return _encoded(rows_of(rows))
+
+
+def rows_of(rows: Predictions) -> list[Row]:
+    """Return an object for each event: place, model_version, prediction, and whatever else is known.
 
     With several outputs, ``prediction``, ``interval`` and ``target`` are objects by output. ``loss`` is the -log s(y|x)
     of a learned event. ``global_version``, where there is a global model, is 0 if the daemon's own model predicted.
-    What is unknown or not finite is null. Each line has its line end.
+    What is unknown or not finite is null.
     """
-    predictions, intervals, targets = rows.predictions, _UNKNOWN, rows.targets
-    if isinstance(predictions, np.ndarray) and isinstance(targets, np.ndarray):
-        unknown = np.flatnonzero(np.isnan(targets).any(axis=1)).tolist() if len(rows.outputs) > 1 else []
-        predictions, targets = _by_output(predictions, rows.outputs), _by_output(targets, rows.outputs)
-        for i in unknown:
-            targets[i] = None
+    predictions, intervals, targets = rows.predictions, _UNKNOWN, _UNKNOWN if rows.targets is None else rows.targets
+    if isinstance(predictions, np.ndarray):
+        predictions = _by_output(predictions, rows.outputs)
         if rows.intervals is not None:
             intervals = _by_output(rows.intervals(), rows.outputs)
-    lines = map(
-        _Row,
-        rows.locations,
+    if isinstance(targets, np.ndarray):
+        unknown = np.flatnonzero(np.isnan(targets).any(axis=1)).tolist() if len(rows.outputs) > 1 else []
+        targets = _by_output(targets, rows.outputs)
+        for i in unknown:
+            targets[i] = None
+    found = map(
+        Row,
+        rows.locations or _UNKNOWN,
         rows.versions.tolist(),
         _UNKNOWN if rows.global_versions is None else rows.global_versions.tolist(),
         predictions,
@@ -60,7 +67,7 @@ def json_lines(rows: Predictions) -> bytes:
         _UNKNOWN if rows.probabilities is None else _mappings(rows.probabilities, rows.classes),
         _UNKNOWN if rows.gate is None else rows.gate.tolist(),
     )
-    return _encoded(list(lines))
+    return list(found)
 
 
 def _by_output(values: FloatArray, outputs: Sequence[str]) -> list[Any]:
@@ -73,7 +80,7 @@ def _mappings(values: FloatArray, names: Sequence[str]) -> list[Any]:
     return [dict(zip(names, row, strict=True)) for row in values.tolist()]
 
 
-def _encoded(lines: list[_Row]) -> bytes:
+def _encoded(lines: list[Row]) -> bytes:
     try:
         return _encoder.encode_lines(lines)
     except UnicodeEncodeError:  # the path of a file whose name is not UTF-8, of which JSON can write the escapes

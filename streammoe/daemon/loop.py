@@ -21,6 +21,7 @@ from streammoe.errors import ModelJumped, SourceError, TooManyBadRecords
 from streammoe.estimators import MixtureOfExperts
 from streammoe.pipeline.pipeline import BatchResult, Pipeline
 from streammoe.ports import Batch, Source
+from streammoe.serving.snapshot import Published
 from streammoe.settings import Settings
 from streammoe.text import listed, shown, some_of
 
@@ -90,6 +91,7 @@ class Daemon:
         observer: Observer | None = None,
         on_batch: ProgressListener | None = None,
         status: Status | None = None,
+        published: Published | None = None,
     ) -> None:
         self.source = source
         self.state = state
@@ -101,6 +103,7 @@ class Daemon:
         self._reload = reload
         self._on_batch = on_batch or (lambda _: None)
         self._status = status
+        self._published = published
         self._processed = 0
         """Records of this run."""
         metrics.follow(source.status)
@@ -313,6 +316,8 @@ class Daemon:
             state.outcomes, state.reasons, state.pending, None if state.jumps is None else state.jumps.losses.state
         )
         self.metrics.publish(state.model, state.pipeline.scores, self.source.progress())
+        if self._published is not None:
+            self._published.publish(state.model, state.pipeline.schema, [state.position], state.digest)
 
     def _summary(self, seconds: float) -> Summary:
         state = self.state

@@ -93,8 +93,8 @@ def _fit_many_features() -> None:
 
 
 def _writes_intervals(settings: Settings) -> bool:
-    predictions = settings.predictions
-    return predictions.kind != "none" and predictions.interval > 0.0 and isinstance(settings.model, RegressorOptions)
+    predictions, is_asked = settings.predictions, settings.serve.enabled or settings.predictions.kind != "none"
+    return is_asked and predictions.interval > 0.0 and isinstance(settings.model, RegressorOptions)
 
 
 def _kind(settings: Settings) -> str:
@@ -109,23 +109,8 @@ def _kind(settings: Settings) -> str:
 
 def schema_of(settings: Settings) -> Schema:
     """Return the meaning of the fields of a record."""
-    schema, lags, key = settings.schema, settings.model.given_lags, settings.labels.key
-    features = None if schema.features == "*" else tuple(schema.features)
-    # The key of labels would become a feature although it is not listed as one.
-    ignore = schema.ignore if key is None or features is not None else tuple(dict.fromkeys((*schema.ignore, key)))
-    return Schema(
-        targets=schema.targets,
-        features=features,
-        ignore=ignore,
-        weight=schema.weight,
-        categorical=frozenset(schema.categorical),
-        timestamps=frozenset(schema.timestamps),
-        numeric=frozenset(schema.numeric),
-        lagged=frozenset(() if lags is None else lags.inputs),
-        late_columns=schema.late_columns,
-        max_columns=schema.max_columns,
-        notations=schema.notations,
-    )
+    lags = settings.model.given_lags
+    return Schema.of(settings.schema, () if lags is None else lags.inputs, settings.labels.key)
 
 
 def n_lags(settings: Settings) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from streammoe.estimators.frames import beside, table_by_names, table_of, target
 from streammoe.estimators.inspected import Inspected
 from streammoe.fields import Change
 from streammoe.model import checkpoint, learn_rows, predicting
+from streammoe.model.context import Context
 from streammoe.model.learn_array import learn_array
 from streammoe.model.learn_rows import Outcome
 from streammoe.model.learner import Learner
@@ -55,11 +55,13 @@ class MixtureOfExperts(Inspected):
             for name in set(getattr(features, argument)).intersection(() if lags is None else lags.inputs):
                 rule = f"must leave out {name!r}, which {argument} names: only numbers have lags"
                 raise ConfigError(f"lags.inputs: {rule}")
-        self.learner = Learner(self.options, features, self._new_targets())
+        self.learner = Learner(Context(self.options, features, self._new_targets()))
 
     def __copy__(self) -> Self:
         """Return an independent copy; a shallow one would share arrays that both models update."""
-        return copy.deepcopy(self)
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), learner=self.learner.copy())
+        return other
 
     def _check(self) -> None:
         given = self._get_params()

@@ -29,7 +29,7 @@ from streammoe.model.streaming import Empty, Streaming
 from streammoe.model.tables import Events, Texts
 from streammoe.model.targets import Targets
 from streammoe.model.undo import Notes, Undo, poison_error
-from streammoe.options import ClassifierOptions, FeatureOptions, Options
+from streammoe.options import ClassifierOptions, Options
 from streammoe.text import shown, some_of
 from streammoe.types import FloatArray
 
@@ -71,9 +71,9 @@ class Learner:
         undo: calls every function that learns.
     """
 
-    def __init__(self, options: Options, features: FeatureOptions, targets: Targets) -> None:
-        self.context = Context(options, features, targets)
-        self.phase: Phase = Empty()
+    def __init__(self, context: Context, phase: Phase | None = None) -> None:
+        self.context = context
+        self.phase: Phase = phase or Empty()
         self.undo: Undo[Snapshot] = Undo()
         self._noting: Bound | None = None
         """What notes single events in `_notes`."""
@@ -458,6 +458,11 @@ class Learner:
     def snapshot(self, spare: Snapshot | None = None) -> Snapshot:
         """Copy everything that learning changes; the arrays of `spare` may be reused."""
         return Snapshot(self.context.copy(spare and spare.context), self.phase.copy(spare and spare.phase))
+
+    def copy(self) -> Learner:
+        """Return an independent learner, which goes on as this one would."""
+        context, phase = self.snapshot()
+        return Learner(context, phase)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Restore a snapshot, which must not be used afterwards."""

@@ -89,6 +89,20 @@ class Target:
                 raise OSError(f"its {found['size']:,} bytes are more than a quarter of this machine's memory")
             return bytes(self._fs.cat_file(f"{self._root}/{name}"))
 
+    def latest(self) -> tuple[str, Checkpoint, int]:
+        """Return the latest sound backup with its name and size; those that are not are logged."""
+        for name in reversed(self.backups()):
+            try:
+                data = self.read(name)
+                return name, decode(data, f"backup {self.name}/{name}"), len(data)
+            except NewerCheckpointError:
+                raise
+            except CheckpointError as error:
+                LOGGER.error("going back to the one before: %s", error)  # noqa: TRY400 - it is handled
+        raise CheckpointError(
+            f"{self.name}: there is no sound backup; name a place to which `streammoe backup` has written"
+        )
+
     def write(self, name: str, data: bytes) -> None:
         """Write a backup, and read it back."""
         with self._explained(name):
@@ -160,7 +174,7 @@ def restore(target: Target, folder: Path) -> dict[str, Any]:
                 "restored. Move them away, or name another folder; `rollback` goes back to one of them"
             )
         store.prepare()
-        name, checkpoint, size = _latest(target)
+        name, checkpoint, size = target.latest()
         copied = _copied(target, name, checkpoint, size)
         if checkpoint.metadata.get("transactional"):
             store.confirm(max(store.confirmed, copied["generation"]))
@@ -168,21 +182,6 @@ def restore(target: Target, folder: Path) -> dict[str, Any]:
         store.save(checkpoint.arrays, metadata, after=copied["generation"] - 1)
         store.load(copied["generation"])
     return copied
-
-
-def _latest(target: Target) -> tuple[str, Checkpoint, int]:
-    """Return the latest sound backup; as `CheckpointStore.latest`, it names those that are not."""
-    for name in reversed(target.backups()):
-        try:
-            data = target.read(name)
-            return name, decode(data, f"backup {target.name}/{name}"), len(data)
-        except NewerCheckpointError:
-            raise
-        except CheckpointError as error:
-            LOGGER.error("going back to the one before: %s", error)  # noqa: TRY400 - it is handled
-    raise CheckpointError(
-        f"{target.name}: there is no sound backup; name a place to which `streammoe backup` has written"
-    )
 
 
 def _copied(target: Target, name: str, checkpoint: Checkpoint, size: int) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from streammoe.columns.kinds import GivenKinds
 from streammoe.notation import Notations
+from streammoe.settings import SchemaSettings
 
 
 class Schema(NamedTuple):
@@ -28,6 +30,32 @@ class Schema(NamedTuple):
     max_columns: int = 256
     """Maximum number of features where records name their fields: a first record with more is rejected, and late
     columns join up to this number."""
+
+    @classmethod
+    def of(cls, settings: SchemaSettings, lagged: Iterable[str], key: str | None) -> Schema:
+        """Return the schema of settings.
+
+        Args:
+            settings: the section ``[schema]``.
+            lagged: inputs whose earlier values are features.
+            key: of labels that come late.
+        """
+        features = None if settings.features == "*" else tuple(settings.features)
+        # The key of labels would become a feature although it is not listed as one.
+        ignore = settings.ignore if key is None or features is not None else (*settings.ignore, key)
+        return cls(
+            targets=settings.targets,
+            features=features,
+            ignore=tuple(dict.fromkeys(ignore)),
+            weight=settings.weight,
+            categorical=frozenset(settings.categorical),
+            timestamps=frozenset(settings.timestamps),
+            numeric=frozenset(settings.numeric),
+            lagged=frozenset(lagged),
+            late_columns=settings.late_columns,
+            max_columns=settings.max_columns,
+            notations=settings.notations,
+        )
 
     @property
     def given_kinds(self) -> GivenKinds:

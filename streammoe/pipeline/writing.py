@@ -22,6 +22,7 @@ class Written(NamedTuple):
     """What is known of events whose predictions are written."""
 
     locations: Sequence[Location]
+    """Empty, as in `Predictions`."""
     keys: Sequence[bytes | None] | None
     versions: IntArray
     predictions: FloatArray
@@ -37,6 +38,27 @@ class Written(NamedTuple):
             name: each if each is None else each[piece] for name, each in self._asdict().items() if name != "trace"
         }
         return Written(**parts, trace=Trace(*(part[piece] for part in self.trace)))
+
+
+def predicted(
+    model: MixtureOfExperts, predictions: FloatArray, trace: Trace, interval: float, known: int | None = None
+) -> dict[str, Any]:
+    """Return what `Predictions` hold of what a model has predicted.
+
+    Args:
+        model: what predicted.
+        predictions: (n, Q) means, or (n, M) probabilities of classes.
+        trace: of a regressor, for the intervals.
+        interval: their probability; 0 leaves them out.
+        known: how many classes count, the first so many; by default all.
+    """
+    if not model.is_classifier:
+        more = {"intervals": partial(mixture_intervals, *trace, interval, model.noise)} if interval > 0.0 else {}
+        return {"predictions": predictions, **more}
+    names = tuple(map(str, model.output_names))[:known]
+    probabilities = predictions[:, : len(names)]
+    labels = [names[at] for at in probabilities.argmax(axis=1)] if names else [None] * len(predictions)
+    return {"predictions": labels, "classes": names, "probabilities": probabilities}
 
 
 @dataclass(frozen=True)
@@ -67,22 +89,11 @@ class PredictionWriter:
             version: that of the rival if it predicted, 0 for the own model where there may be a rival, else None.
             known: (n,) for a classifier, how many classes were known at each prediction, the first so many.
         """
-        names, n = [str(label) for label in model.output_names], len(rows.versions)
+        n = len(rows.versions)
         cuts = [] if known is None else (np.flatnonzero(np.diff(known)) + 1).tolist()
         for start, stop in pairwise([0, *cuts, n]):
             each = rows.part(slice(start, stop)) if cuts else rows
-            said: dict[str, Any] = {"predictions": each.predictions, "targets": each.targets}
-            if known is not None:
-                M = int(known[start])
-                probabilities = each.predictions[:, :M]
-                said = {
-                    "predictions": [names[at] for at in probabilities.argmax(axis=1)] if M else [None] * (stop - start),
-                    "targets": each.labels or [],
-                    "classes": tuple(names[:M]),
-                    "probabilities": probabilities,
-                }
-            elif self.interval > 0.0:
-                said["intervals"] = partial(mixture_intervals, *each.trace, self.interval, model.noise)
+            M = None if known is None else int(known[start])
             with self.wait.call(Answer.UNKNOWN):
                 self.sink.write(
                     Predictions(
@@ -90,10 +101,11 @@ class PredictionWriter:
                         keys=each.keys,
                         versions=each.versions,
                         global_versions=None if version is None else np.full(stop - start, version),
+                        targets=each.targets if known is None else each.labels or [],
                         losses=each.losses,
                         outputs=outputs,
                         gate=_padded(each.gate, model.options.most_experts) if self.gate else None,
-                        **said,
+                        **predicted(model, each.predictions, each.trace, self.interval, M),
                     )
                 )
 

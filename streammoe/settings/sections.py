@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -283,12 +283,16 @@ class CheckpointSettings(Section):
     mirror_every_seconds: float = option(60.0, "How often to copy it, if there is a new one.", change="reload", gt=0)
 
 
-class MetricsSettings(Section):
-    """The address at which metrics are served."""
+class ListenerSettings(Section):
+    """The address at which something is served, and to whom; the sections that extend it add a port."""
 
-    enabled: bool = True
+    section: ClassVar[str]
+    exposes: ClassVar[str]
+    """What anybody can do who may connect, for a warning."""
+
+    enabled: bool
     host: Text = "127.0.0.1"
-    port: int = Field(9464, ge=0, le=65535)
+    port: int = Field(0, ge=0, le=65535)
     """0 takes any free port."""
     allowed_hosts: Annotated[tuple[str, ...], BeforeValidator(_host_names)] = ()
     """Host names that requests may use, in addition to this machine's loopback names."""
@@ -297,7 +301,7 @@ class MetricsSettings(Section):
     tls_keyfile: Text | None = Field(None, validate_default=True)
     """The certificate's private key, without a password."""
     username: Text | None = None
-    """The user who may read metrics, with a password."""
+    """The user who is answered, with a password."""
     password: Secret | None = Field(None, validate_default=True)
     """The user's password."""
 
@@ -305,7 +309,7 @@ class MetricsSettings(Section):
     @classmethod
     def _with_certificate(cls, key: str | None, info: ValidationInfo) -> str | None:
         if "tls_certfile" in info.data and (key is None) != (info.data["tls_certfile"] is None):
-            raise ValueError("must be set if and only if metrics.tls_certfile is")
+            raise ValueError(f"must be set if and only if {cls.section}.tls_certfile is")
         return key
 
     @field_validator("username")
@@ -319,8 +323,35 @@ class MetricsSettings(Section):
     @classmethod
     def _with_username(cls, password: Secret | None, info: ValidationInfo) -> Secret | None:
         if "username" in info.data and (password is None) != (info.data["username"] is None):
-            raise ValueError("must be set if and only if metrics.username is")
+            raise ValueError(f"must be set if and only if {cls.section}.username is")
         return password
+
+
+class MetricsSettings(ListenerSettings):
+    """The address at which metrics are served."""
+
+    section: ClassVar = "metrics"
+    exposes: ClassVar = "CAN READ THE METRICS, including names of outputs and topics"
+
+    enabled: bool = True
+    port: int = Field(9464, ge=0, le=65535)
+
+
+class ServeSettings(ListenerSettings):
+    """The address at which predictions are served."""
+
+    section: ClassVar = "serve"
+    exposes: ClassVar = "CAN ASK THE MODEL, and read names of columns, rejected records and what was learned"
+
+    enabled: bool = False
+    port: int = Field(9465, ge=0, le=65535)
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,100}$")] = "streammoe"
+    """The name of the model in the Open Inference Protocol."""
+    max_body_bytes: int = Field(1 << 20, ge=1 << 10, le=1 << 28)
+    max_rows: int = Field(10_000, ge=1)
+    """Rows of one request."""
+    rows_per_second: int = Field(20_000, ge=1)
+    """Rows answered in a second, on average, so that requests cannot keep learning waiting."""
 
 
 class PredictionSettings(Section):
@@ -400,6 +431,7 @@ class Settings:
     model: Model
     checkpoint: CheckpointSettings
     metrics: MetricsSettings
+    serve: ServeSettings
     predictions: PredictionSettings
     """If the kind belongs to a connector, also an instance of its `Settings`."""
     dead_letters: DeadLetters

@@ -1,4 +1,4 @@
-"""Of `streammoe.daemon.server` and `streammoe.daemon.access`: responses, warnings and errors."""
+"""Of `streammoe.daemon.server` and `streammoe.web.access`: responses, warnings and errors."""
 
 import http.client
 import re
@@ -16,7 +16,7 @@ def start(**settings):
 
 
 def exposed(**settings):
-    with patch("streammoe.daemon.access.is_loopback", return_value=False):
+    with patch("streammoe.web.access.is_loopback", return_value=False):
         start(**settings)
 
 

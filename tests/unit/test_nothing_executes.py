@@ -33,7 +33,7 @@ MAY = {
     # Installed packages announce connectors and commands; nothing that is read names one.
     "entry_points": {"streammoe/configuration.py", "streammoe/commands/__init__.py"},
     # Metrics and probes, on the address that the settings name.
-    "listening": {"streammoe/daemon/server.py"},
+    "listening": {"streammoe/web/listener.py"},
 }
 """Where alone something is used."""
 

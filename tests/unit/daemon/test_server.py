@@ -19,10 +19,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.daemon import health as waiting
 from streammoe.daemon import server as module
-from streammoe.daemon.access import HostNames, tls_context
 from streammoe.daemon.health import Health
-from streammoe.daemon.server import MAX_HEAD_BYTES, MetricsServer
+from streammoe.daemon.server import MetricsServer
 from streammoe.settings import MetricsSettings
+from streammoe.web.access import HostNames, tls_context
+from streammoe.web.listener import MAX_HEAD_BYTES
 from tests.kafka_lab.lab import wait_until
 
 PASSWORD = "correct horse: battery"
@@ -196,10 +197,10 @@ def test_a_password_is_shown_nowhere_kept_as_a_digest_and_compared_in_constant_t
     with caplog.at_level(logging.DEBUG):
         server = serve(username="prom", password=PASSWORD)
         ask(server, Authorization=basic("prom", PASSWORD))
-    shown += repr([vars(server), vars(server.access)]) + caplog.text
+    shown += repr([vars(server.listener), vars(server.listener.access)]) + caplog.text
     assert PASSWORD not in shown
     compared = []
-    monkeypatch.setattr("streammoe.daemon.access.hmac.compare_digest", lambda a, b: compared.append((a, b)) or a == b)
+    monkeypatch.setattr("streammoe.web.access.hmac.compare_digest", lambda a, b: compared.append((a, b)) or a == b)
     assert ask(server, Authorization=basic("prom", "p"))[0] == 401
     assert [len(each) for pair in compared for each in pair] == [32] * 2
 
@@ -232,7 +233,7 @@ def test_a_warning_where_others_may_listen(serve, certificate, caplog, monkeypat
         (False, True, True, False),
     ):
         caplog.clear()
-        monkeypatch.setattr("streammoe.daemon.access.is_loopback", lambda _, found=is_loopback: found)
+        monkeypatch.setattr("streammoe.web.access.is_loopback", lambda _, found=is_loopback: found)
         serve(
             **({"username": "prom", "password": PASSWORD} if has_secret else {}),
             **(certificate if is_encrypted else {}),
@@ -288,7 +289,7 @@ def test_a_head_that_is_too_large_or_malformed_ends_the_connection(serve, caplog
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")  # left to the garbage collector by ssl
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_clients_that_vanish_leave_nothing_behind(serve, certificate, trusting, caplog, monkeypatch, is_encrypted):
-    monkeypatch.setattr(module, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(module, "LIMITS", module.LIMITS._replace(connections=8))
     server = serve(**(certificate if is_encrypted else {}))
     used = descriptors()
     starts = [b"", GET, GET + b"\r\n", b"\x16\x03\x01\x02\x00\r\n\r\n", b"\0" * 100]
@@ -298,15 +299,15 @@ def test_clients_that_vanish_leave_nothing_behind(serve, certificate, trusting, 
         if i % 2:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # by RST
         connection.close()
-    for _ in range(2 * module.MAX_CONNECTIONS):
+    for _ in range(2 * module.LIMITS.connections):
         assert ask(server, context=trusting if is_encrypted else None)[0] == 200
     wait_until(lambda: descriptors() <= used, "all are closed")
-    assert len(server.connections) <= module.MAX_CONNECTIONS
+    assert len(server.listener.connections) <= module.LIMITS.connections
     assert caplog.records == []
 
 
 def test_clients_that_are_slow_are_cut_off(serve, monkeypatch, certificate, registry):
-    monkeypatch.setattr(module, "MAX_REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(module, "LIMITS", module.LIMITS._replace(seconds=0.2))
     registry.register(
         type("Large", (), {"collect": lambda _: Gauge("large", "x" * 20_000_000, registry=None).collect()})()
     )
@@ -320,7 +321,7 @@ def test_clients_that_are_slow_are_cut_off(serve, monkeypatch, certificate, regi
     def read_nothing(connection):
         connection.sendall(b"GET /metrics HTTP/1.1\r\n" + HOST + b"\r\n")
         received = len(connection.recv(1))
-        wait_until(lambda: all(stream.closed() for stream in plain.connections), "it is cut off")
+        wait_until(lambda: all(stream.closed() for stream in plain.listener.connections), "it is cut off")
         while block := connection.recv(1 << 20):
             received += len(block)
         assert received < 20_000_000

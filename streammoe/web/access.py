@@ -1,4 +1,4 @@
-"""Access to metrics: passwords, TLS, and permitted host names."""
+"""Access to what is served: passwords, TLS, and permitted host names."""
 
 from __future__ import annotations
 
@@ -13,33 +13,31 @@ from collections.abc import Iterable
 
 from streammoe.errors import ConfigError
 from streammoe.secrets import check_readable
-from streammoe.settings import MetricsSettings
-
-LOGGER = logging.getLogger("streammoe.metrics")
+from streammoe.settings import ListenerSettings
 
 
 class Access:
-    """The credentials required for metrics, stored as a digest.
+    """The credentials that are required, stored as a digest.
 
     Args:
-        settings: the section ``[metrics]``.
+        settings: the section of the listener.
 
     Raises:
         ConfigError: the file or variable of the password cannot be read, or is empty.
     """
 
-    def __init__(self, settings: MetricsSettings) -> None:
-        self._expected: bytes | None = None
+    def __init__(self, settings: ListenerSettings) -> None:
+        self._section, self._exposes, self._expected = settings.section, settings.exposes, b""
         if settings.username is not None and settings.password is not None:
-            password = settings.password.read("metrics.password")
+            password = settings.password.read(f"{settings.section}.password")
             self._expected = hashlib.sha256(f"{settings.username}:{password}".encode()).digest()
 
     def allows(self, authorization: str | None) -> bool:
-        """Return whether a request with this header, or none, may read metrics.
+        """Return whether a request with this header, or none, may be answered.
 
         Takes constant time, however much of the password was guessed.
         """
-        if self._expected is None:
+        if not self._expected:
             return True
         scheme, _, credentials = (authorization or "").partition(" ")
         try:
@@ -49,26 +47,27 @@ class Access:
         return scheme.lower() == "basic" and hmac.compare_digest(hashlib.sha256(given).digest(), self._expected)
 
     def warn_if_exposed(self, address: str, *, encrypted: bool) -> None:
-        """Log a warning if other machines may read metrics, or credentials cross the network unencrypted."""
+        """Log a warning if other machines are answered, or credentials cross the network unencrypted."""
         if is_loopback(address):
             return
-        if self._expected is None:
-            LOGGER.warning(
-                "metrics.host %s: ANYBODY WHO CAN REACH THIS MACHINE CAN READ THE METRICS, including names of outputs "
-                "and topics; set metrics.username with metrics.password%s, or restrict access by a firewall",
-                address,
-                "" if encrypted else " and metrics.tls_certfile with metrics.tls_keyfile",
+        section = self._section
+        logger = logging.getLogger(f"streammoe.{section}")
+        with_tls = f"{section}.tls_certfile %s {section}.tls_keyfile"
+        if not self._expected:
+            logger.warning(
+                "%s.host %s: ANYBODY WHO CAN REACH THIS MACHINE %s; set %s.username with %s.password%s, or restrict "
+                "access by a firewall",
+                *(section, address, self._exposes, section, section),
+                "" if encrypted else f" and {with_tls % 'with'}",
             )
         elif not encrypted:
-            LOGGER.warning(
-                "metrics.host %s: PASSWORDS CROSS THE NETWORK IN PLAIN TEXT; set metrics.tls_certfile and "
-                "metrics.tls_keyfile",
-                address,
+            logger.warning(
+                "%s.host %s: PASSWORDS CROSS THE NETWORK IN PLAIN TEXT; set %s", section, address, with_tls % "and"
             )
 
 
 class HostNames:
-    """Host names that requests may use, which prevents web pages from reading metrics by DNS rebinding.
+    """Host names that requests may use, which prevents web pages from reading answers by DNS rebinding.
 
     A page's own domain name may be made to resolve to 127.0.0.1. The browser then takes this server's answers for the
     page's, but still sends that name in the header ``Host``. A server that listens on other addresses may have any
@@ -76,7 +75,7 @@ class HostNames:
 
     Args:
         address: address to which the server is bound.
-        allowed: ``metrics.allowed_hosts``, in addition to this machine's loopback names.
+        allowed: ``allowed_hosts`` of the settings, in addition to this machine's loopback names.
     """
 
     def __init__(self, address: str, allowed: Iterable[str]) -> None:
@@ -102,7 +101,7 @@ def _plain(name: str) -> str:
     return name.lower().removeprefix("[").removesuffix("]").removesuffix(".")
 
 
-def tls_context(settings: MetricsSettings) -> ssl.SSLContext | None:
+def tls_context(settings: ListenerSettings) -> ssl.SSLContext | None:
     """Return a context for TLS 1.2 or later with the certificate of the settings; ``None`` if there is none.
 
     Raises:
@@ -114,13 +113,13 @@ def tls_context(settings: MetricsSettings) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     for setting, path in (("tls_certfile", certificate), ("tls_keyfile", key)):
-        check_readable(f"metrics.{setting}", path)
+        check_readable(f"{settings.section}.{setting}", path)
     try:
         # Never prompt for a password: a daemon has no terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError:
         raise ConfigError(
-            f"metrics.tls_certfile {certificate!r} with metrics.tls_keyfile {key!r}: cannot be used; "
-            "both must be PEM files, and the key must match the certificate and have no password"
+            f"{settings.section}.tls_certfile {certificate!r} with {settings.section}.tls_keyfile {key!r}: cannot be "
+            "used; both must be PEM files, and the key must match the certificate and have no password"
         ) from None
     return context

@@ -1,0 +1,114 @@
+"""What a snapshot predicts for records of requests, read by the rules of the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from streammoe.errors import StreammoeError
+from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, decoder
+from streammoe.pipeline.writing import predicted
+from streammoe.ports import Batch, Predictions
+from streammoe.rows import Row, rows_of
+from streammoe.serving.snapshot import Snapshot
+from streammoe.text import some_of
+
+LINES = ("application/jsonl", "application/x-ndjson")
+"""Types of JSON Lines."""
+MOST_PROBLEMS = 100
+"""Rows of a request whose problems an answer names."""
+
+
+class RequestError(StreammoeError):
+    """A request that cannot be answered, with its HTTP status and what else there is to say."""
+
+    def __init__(self, status: int, message: str, **more: Any) -> None:
+        super().__init__(message)
+        self.status, self.more = status, more
+
+
+def records_in(body: bytes, content_type: str) -> tuple[list[bytes], str]:
+    """Return the records of a body, and its shape: ``object``, ``list`` or ``lines``.
+
+    Raises:
+        RequestError: it is neither.
+    """
+    begin = body.lstrip()[:1]
+    try:
+        if content_type.partition(";")[0].strip().lower() not in LINES:
+            if begin == b"[":
+                return [bytes(each) for each in msgspec.json.decode(body, type=list[msgspec.Raw])], "list"
+            msgspec.json.decode(body, type=msgspec.Raw)
+            return [body], "object"
+    except msgspec.DecodeError as error:
+        if begin != b"{":
+            raise RequestError(400, f"the body must be a JSON object, a list of them or JSON Lines: {error}") from None
+    return [line for line in body.splitlines() if line.strip()], "lines"
+
+
+def answers(snapshot: Snapshot, requests: Sequence[Sequence[bytes]], interval: float) -> list[list[Row] | RequestError]:
+    """Predict the records of several requests together, which takes little longer than those of one.
+
+    An answer does not depend on the others. It is an error if one of its records would be rejected in the stream, or
+    has none of the model's columns, which in a request is a mistake; else the rows that a sink of predictions would
+    get, without place and target.
+    """
+    fields, records = snapshot.model.fields, [record for request in requests for record in request]
+    batch = Batch(
+        b"".join(records), np.cumsum([len(each) for each in records]), "jsonl", None, "a request", [], {"kind": ""}
+    )
+    decoded = decoder(batch.format).decode(batch, roles_of(snapshot))
+    problems = {i: (reason, detail) for i, reason, detail in decoded.rejected}
+    problems.update(_without_columns(fields, batch, decoded))
+    rows = dict(zip(decoded.rows.tolist(), predicted_rows(snapshot, decoded, interval), strict=True))
+    found: list[list[Row] | RequestError] = []
+    for start, stop in pairwise(accumulate(map(len, requests), initial=0)):
+        bad = [i for i in range(start, stop) if i in problems] if problems else []
+        named = [{"row": i - start, "reason": problems[i][0], "detail": problems[i][1]} for i in bad[:MOST_PROBLEMS]]
+        first = f"row {named[0]['row']}: {named[0]['detail']}" if named else ""
+        found.append(RequestError(422, first, problems=named) if bad else [rows[i] for i in range(start, stop)])
+    return found
+
+
+def roles_of(snapshot: Snapshot) -> FieldRoles:
+    """Return what to read from records that are to be predicted: neither targets nor weights."""
+    return FieldRoles(snapshot.model.column_kinds, snapshot.schema._replace(targets=(), weight=None))
+
+
+def predicted_rows(snapshot: Snapshot, decoded: DecodedBatch, interval: float) -> list[Row]:
+    """Return the rows that a sink of predictions would get for decoded records, without place and target."""
+    model, n = snapshot.model, len(decoded.rows)
+    texts = {model.fields[j]: column for j, column in decoded.texts.items()}
+    unknown: Any = [None] * n if model.is_classifier else np.full((n, max(len(model.output_names), 1)), np.nan)
+    outcome = model.score_rows(model.fields, decoded.X, unknown, texts=texts, traced=True)
+    return rows_of(
+        Predictions(
+            locations=(),
+            versions=np.full(n, snapshot.version),
+            targets=None,
+            outputs=snapshot.schema.targets,
+            gate=outcome.gate,
+            **predicted(model, outcome.predictions, outcome.trace, interval),
+        )
+    )
+
+
+def _without_columns(
+    fields: Sequence[str], batch: Batch, decoded: DecodedBatch
+) -> Iterator[tuple[int, tuple[str, str]]]:
+    """Find the records that have none of the columns."""
+    lacks = np.isnan(decoded.X).all(axis=1) & bool(fields)
+    for column in decoded.texts.values():
+        lacks &= np.array([value is None for value in column], np.bool_)
+    for i in decoded.rows[lacks].tolist():
+        names = decoder(batch.format).names(batch, i)
+        if not names.keys() & {*fields}:
+            has = some_of(sorted(names)) if names else "nothing"
+            yield (
+                i,
+                ("no_columns", f"the record has none of the model's columns ({some_of(sorted(fields))}), but {has}"),
+            )

@@ -1,0 +1,72 @@
+"""Where a model is read from that something else writes: a file, a checkpoint folder, or backups."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from streammoe.checked import restoring
+from streammoe.errors import CheckpointError
+from streammoe.estimators import model_of
+from streammoe.persistence import Checkpoint, CheckpointStore, read_checkpoint
+from streammoe.persistence.backup import Target
+from streammoe.pipeline.schema import Schema
+from streammoe.serving.snapshot import Snapshot
+from streammoe.settings import SchemaSettings
+
+
+class Place:
+    """A saved model, a daemon's checkpoint folder, or a folder or URL to which backups are written.
+
+    Args:
+        address: path, or URL of fsspec.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._path, self._seen = Path(address), object()
+        self._target = Target(address) if "://" in address or self._holds_backups() else None
+
+    def _holds_backups(self) -> bool:
+        return (
+            self._path.is_dir()
+            and not CheckpointStore(self._path).generations()
+            and bool(Target(self.address).backups())
+        )
+
+    def read(self) -> Checkpoint:
+        """Read the newest sound checkpoint; raise `CheckpointError` if there is none."""
+        if self._target is not None:
+            return self._target.latest()[1]
+        return read_checkpoint(self._path)
+
+    def read_if_new(self) -> Checkpoint | None:
+        """Read it if something was written since the last call, else return None."""
+        if self._target is not None:
+            seen: object = self._target.backups()[-1:]
+        elif self._path.is_dir():
+            seen = CheckpointStore(self._path).generations()[-1:]
+        else:
+            try:
+                status = self._path.stat()
+            except OSError as error:
+                raise CheckpointError(f"{self._path}: cannot be read ({error.strerror}); name a saved model") from error
+            seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+        if seen == self._seen:
+            return None
+        checkpoint = self.read()
+        self._seen = seen
+        return checkpoint
+
+    def snapshot_of(self, checkpoint: Checkpoint) -> Snapshot:
+        """Return what a checkpoint predicts by; raise `CheckpointError` if it is not valid."""
+        model, metadata = model_of(checkpoint, self.address), checkpoint.metadata
+        with restoring(self.address):
+            if settings := metadata.get("settings"):
+                lags = model.options.given_lags
+                section = SchemaSettings.model_validate(settings["schema"])
+                schema = Schema.of(section, () if lags is None else lags.inputs, settings["labels"]["key"])
+            else:  # saved in Python
+                schema = Schema(tuple(map(str, model.output_names)) if len(model.output_names) > 1 else ("y",))
+            positions, digest = list(metadata.get("positions", [])), metadata.get("state_digest")
+        return Snapshot(model, schema, positions, digest, time.monotonic())

@@ -1,0 +1,40 @@
+"""A model as it was at some position of its stream, for whoever asks while it learns."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any, NamedTuple
+
+from streammoe.estimators import MixtureOfExperts
+from streammoe.pipeline.schema import Schema
+
+
+class Snapshot(NamedTuple):
+    """A model that does not change any more, and where it stood."""
+
+    model: MixtureOfExperts
+    schema: Schema
+    positions: list[Any]
+    """Where reading went on."""
+    digest: str | None
+    """Of the newest checkpoint at that time; None before the first one."""
+    taken_at: float
+    """In monotonic seconds."""
+
+    @property
+    def version(self) -> int:
+        """Number of events that it has learned."""
+        return self.model.n
+
+
+class Published:
+    """The latest snapshot; one thread replaces it, and all others may read it."""
+
+    def __init__(self) -> None:
+        self.latest: Snapshot | None = None
+        """None before the first one."""
+
+    def publish(self, model: MixtureOfExperts, schema: Schema, positions: list[Any], digest: str | None) -> None:
+        """Replace it by a copy of a model as it is now."""
+        self.latest = Snapshot(copy.copy(model), schema, positions, digest, time.monotonic())

@@ -1,0 +1,1 @@
+"""What serves HTTP: listeners that bound what untrusted clients cost, and who is answered."""

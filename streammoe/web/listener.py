@@ -1,0 +1,228 @@
+"""A listener for HTTP that bounds what untrusted clients cost.
+
+Tornado parses requests and writes responses. This module limits the number of connections, the duration of each
+request, the size of requests, and permitted host names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tornado.httpserver import HTTPServer
+from tornado.iostream import IOStream, SSLIOStream
+from tornado.netutil import add_accept_handler
+from tornado.web import Application, HTTPError, RequestHandler
+
+from streammoe.errors import ConfigError
+from streammoe.settings import ListenerSettings
+from streammoe.text import listed
+from streammoe.web.access import Access, HostNames, tls_context
+
+MAX_HEAD_BYTES = 8192
+"""Maximum bytes of a request's first line and headers; no request that is answered needs more."""
+
+
+class Limits(NamedTuple):
+    """What clients may cost."""
+
+    seconds: float
+    """From accepting a connection, or from the head of its latest request, to the last byte of the response."""
+    connections: int
+    """Simultaneous ones; a further one replaces the one that has been idle for longest."""
+    body_bytes: int = 1
+    """Of a request; 0 would mean Tornado's default."""
+    keeps_alive: bool = False
+    """Whether a connection may have several requests."""
+
+
+class Listener:
+    """An HTTP server that runs in its own thread from construction to `close`.
+
+    Args:
+        settings: the section with its address.
+        routes: patterns of paths, each with its handler.
+        limits: what clients may cost.
+        of: what handlers answer about.
+
+    Raises:
+        ConfigError: the address cannot be bound, or certificate, key or password cannot be used.
+    """
+
+    def __init__(
+        self, settings: ListenerSettings, routes: Sequence[tuple[str, type[Handler]]], limits: Limits, of: Any
+    ) -> None:
+        self.settings, self.limits, self.of = settings, limits, of
+        self.logger = logging.getLogger(f"streammoe.{settings.section}")
+        self.access = Access(settings)
+        self._tls = tls_context(settings)
+        self.connections: dict[IOStream, asyncio.TimerHandle] = {}
+        """Open ones, that with the oldest request first, each with the timer that closes it."""
+        self._listener = _listener(settings)
+        address, port = self._listener.getsockname()[:2]
+        self.hosts = HostNames(address, settings.allowed_hosts)
+        self.access.warn_if_exposed(address, encrypted=self._tls is not None)
+        for name in ("tornado.access", "tornado.general"):  # they would log whatever untrusted clients send
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        self._http = HTTPServer(
+            Application(
+                [(path, handler, {"listener": self}) for path, handler in routes],
+                default_handler_class=NotFound,
+                default_handler_args={"listener": self},
+                compress_response=True,
+            ),
+            no_keep_alive=not limits.keeps_alive,
+            max_header_size=MAX_HEAD_BYTES,
+            max_body_size=limits.body_bytes,
+        )
+        self._loop = _event_loop()
+        self._loop.set_exception_handler(self._end_early)
+        self._loop.run_until_complete(self._listen())
+        self._thread = threading.Thread(target=self._run, name=settings.section, daemon=True)
+        self._thread.start()
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        self.url = f"http{'s' if self._tls else ''}://{host}:{port}"
+
+    def close(self) -> None:
+        """Stop serving, and close all connections."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def renew(self, stream: IOStream) -> None:
+        """Give a connection whose next request has come its time again."""
+        if (timer := self.connections.pop(stream, None)) is not None:
+            timer.cancel()
+            self._set_deadline(stream)
+
+    async def _listen(self) -> None:
+        self._stop_listening = add_accept_handler(self._listener, self._accept)
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._stop_listening()
+        self._listener.close()
+        self._loop.run_until_complete(self._http.close_all_connections())
+        self._loop.close()
+
+    def _accept(self, connection: socket.socket, address: Any) -> None:
+        # If the peer has disconnected, ssl raises, and leaves the socket to the garbage collector.
+        with contextlib.suppress(OSError):
+            stream = self._stream(connection)
+            self._track(stream)
+            self._http.handle_stream(stream, address)
+
+    def _stream(self, connection: socket.socket) -> IOStream:
+        if self._tls is None:
+            return IOStream(connection)
+        return SSLIOStream(self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
+
+    def _track(self, stream: IOStream) -> None:
+        """Close a connection at its deadline, and the one that was idle for longest at once if there are too many."""
+        for known in [known for known in self.connections if known.closed()]:
+            self.connections.pop(known).cancel()
+        if len(self.connections) >= self.limits.connections:
+            oldest = next(iter(self.connections))
+            self.connections.pop(oldest).cancel()
+            oldest.close()
+        self._set_deadline(stream)
+
+    def _set_deadline(self, stream: IOStream) -> None:
+        self.connections[stream] = self._loop.call_later(self.limits.seconds, stream.close)
+
+    def _end_early(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log a broken connection, which is not worth more than a debug message."""
+        error = context.get("exception")
+        self.logger.debug("a connection ended early: %r", error)
+        if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+            time.sleep(0.1)  # or the loop would spin: a connection that lacks a descriptor is still to be accepted
+
+
+def _listener(settings: ListenerSettings) -> socket.socket:
+    host, port, section = settings.host, settings.port, settings.section
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        raise ConfigError(
+            f"{section}.host {host} with {section}.port {port}: cannot be bound ({reason}); stop the "
+            f"program that uses the port, set {section}.port to another one (0 picks a free one), correct "
+            f"{section}.host, or set {section}.enabled to false"
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """Create an event loop without leaving a traceback behind if asyncio runs out of file descriptors.
+
+    Raises:
+        OSError: there are too few file descriptors.
+    """
+    with selectors.DefaultSelector():
+        for end in socket.socketpair():
+            end.close()
+    return asyncio.new_event_loop()
+
+
+class Handler(RequestHandler):
+    """A handler that responds with a sentence; HEAD is GET without the body."""
+
+    SUPPORTED_METHODS: tuple[str, ...] = ("GET", "HEAD")
+    content_type = "text/plain; charset=utf-8"
+    requires_password = False
+
+    def initialize(self, listener: Listener) -> None:
+        self.listener, self.of = listener, listener.of
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        self.set_header("Content-Type", self.content_type)
+
+    def prepare(self) -> None:
+        """Reject host names that are not this server's, before anything else, and whoever lacks the password."""
+        if self.listener.limits.keeps_alive:
+            connection: Any = self.request.connection
+            self.listener.renew(connection.stream)
+        if not self.listener.hosts.include(self.request.host_name):
+            section = self.listener.settings.section
+            self.say(421, f"this host name is not served here; {section}.allowed_hosts may list more names")
+        elif self.requires_password and not self.listener.access.allows(self.request.headers.get("Authorization")):
+            self.set_header("WWW-Authenticate", 'Basic realm="streammoe", charset="UTF-8"')
+            self.say(401, "a password is required")
+
+    def head(self) -> None:
+        self.get()
+
+    def compute_etag(self) -> None:
+        """Omit the digest of the body: responses are not cacheable, and SHA-1 is not available everywhere."""
+
+    def say(self, status: int, text: str) -> None:
+        self.set_status(status)
+        self.finish(f"{text}\n")
+
+    def write_error(self, status_code: int, **_: Any) -> None:
+        if status_code == 405:
+            self.set_header("Allow", ", ".join(self.SUPPORTED_METHODS))
+            self.say(405, f"only {listed(self.SUPPORTED_METHODS, 'and')} can be answered")
+        else:
+            self.say(status_code, "this request cannot be answered")
+
+    def log_exception(self, _type: Any, value: Any, _traceback: Any) -> None:
+        if not isinstance(value, HTTPError):  # a bug; without the request, which may hold anything
+            self.listener.logger.error("a request could not be answered", exc_info=value)
+
+
+class NotFound(Handler):
+    """The answer for all other paths."""
+
+    def get(self) -> None:
+        self.say(404, f"not found; there are {listed(self.of.paths, 'and')}")
