@@ -27,6 +27,7 @@ from streammoe.options import CHOICES, MODELS, FeatureOptions
 from streammoe.scaleout.shard_metrics import CATALOGUE as OF_REDUCE
 from streammoe.scaleout.shard_metrics import OF_FOLLOWERS
 from streammoe.secrets import Secret
+from streammoe.serving.server import OF_SERVING
 from streammoe.settings import change_policy
 from streammoe_connectors.files.settings import FileSettings
 
@@ -39,6 +40,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "labels": settings.Labels,
     "checkpoint": settings.CheckpointSettings,
     "metrics": settings.MetricsSettings,
+    "serve": settings.ServeSettings,
     "predictions": settings.PredictionFileSettings,
     "guard": settings.GuardSettings,
     "global": settings.Global,
@@ -326,7 +328,7 @@ def metrics_page() -> str:
     rows = [
         f"| `{name}` | {metric.kind.__name__.lower()} | {', '.join(f'`{label}`' for label in metric.labels)} "
         f"| {metric.help.replace('|', '&#124;')} |"
-        for name, metric in {**CATALOGUE, **OF_FOLLOWERS, **OF_REDUCE}.items()
+        for name, metric in {**CATALOGUE, **OF_SERVING, **OF_FOLLOWERS, **OF_REDUCE}.items()
     ]
     head = [GENERATED, "# Metrics", "", "What each says, and what to do about it: [metrics](../metrics.md).", ""]
     return "\n".join([*head, "| metric | type | labels | help |", "|---|---|---|---|", *rows, ""])

@@ -13,8 +13,9 @@ import yaml
 from streammoe import commands
 from streammoe.daemon import metrics
 from streammoe.scaleout import shard_metrics as of_reduce
+from streammoe.serving.server import OF_SERVING
 
-CATALOGUE = {**metrics.CATALOGUE, **of_reduce.OF_FOLLOWERS, **of_reduce.CATALOGUE}
+CATALOGUE = {**metrics.CATALOGUE, **OF_SERVING, **of_reduce.OF_FOLLOWERS, **of_reduce.CATALOGUE}
 OUTCOMES = {*metrics.OUTCOMES, *metrics.RELOAD_OUTCOMES, *of_reduce.OUTCOMES}
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -149,9 +150,10 @@ def test_panels_have_units_and_say_what_to_read():
             assert units[panel["title"]] == "suffix:nats"
 
 
-def test_rows_about_learning_and_the_global_model_are_collapsed_and_nothing_overlaps():
+def test_rows_that_few_need_are_collapsed_and_nothing_overlaps():
     rows = [panel for panel in PANELS if panel["type"] == "row"]
-    assert [row["title"] for row in rows if row.get("collapsed")] == ["How is learning going?", "Global model"]
+    rare = ["How is learning going?", "Requests for predictions", "Global model"]
+    assert [row["title"] for row in rows if row.get("collapsed")] == rare
     assert all(row.get("collapsed") is ("panels" in row or None) for row in rows)
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     for panels in (DASHBOARD["panels"], *(row["panels"] for row in rows if "panels" in row)):

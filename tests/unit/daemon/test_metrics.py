@@ -19,6 +19,7 @@ from streammoe.pipeline.scores import AVERAGES, ClassificationScores, Prequentia
 from streammoe.ports import STALLS, SourceStatus, TopicPartition
 from streammoe.scaleout.shard_metrics import CATALOGUE as OF_REDUCE
 from streammoe.scaleout.shard_metrics import OF_FOLLOWERS, ReduceMetrics
+from streammoe.serving.server import OF_SERVING
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -127,7 +128,7 @@ def test_every_metric_is_set(monkeypatch):
 
 
 def test_the_document_names_only_metrics_that_there_are():
-    known = {**CATALOGUE, **OF_FOLLOWERS, **OF_REDUCE}
+    known = {**CATALOGUE, **OF_SERVING, **OF_FOLLOWERS, **OF_REDUCE}
     assert set(re.findall(r"streammoe_[a-z_]*[a-z]", DOCUMENT.read_text())) <= set(known)
 
 
