@@ -49,6 +49,10 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
 """Of one kind each; those of a model are `MODELS`."""
 ESTIMATORS = (MoERegressor, MoEMultiTargetRegressor, MoEClassifier)
 SETTING = re.compile(r"(?P<left>(# )?(?P<name>\w+) = .*?\S)\s+# (?P<comment>.*)")
+CHALLENGER = """\
+[A second model](../comparing.md#next-to-a-daemon). It has the settings of `[model]`, those that are not given with the
+values there. Each may change at a restart, when the challenger begins anew, and what may change at any time also does.
+"""
 CHANGES = {
     "reload": "at any time (SIGHUP)",
     "restart": "at a restart",
@@ -185,7 +189,8 @@ def settings_page() -> str:
             meaning = field.description or sentence(comments.get(f"{section}.{name}", ""))
             parts.append(table_row([f"`{name}`", types, default_of(field, name), changes, meaning]))
         parts.append("")
-        parts += tables_of_options() if section == "model" else []
+        if section == "model":
+            parts += [*tables_of_options(), "## `[challenger]`\n", CHALLENGER]
     return "\n".join(parts)
 
 

@@ -145,6 +145,8 @@ def open_daemon(
             state.position = source.renamed(state.position)
         source.seek(state.position)
         compile_kernels(settings)
+        if settings.challenger is not None:
+            compile_kernels(settings.exchanged())
         outputs, generation = Outputs(letters, sink, health.waits), found[0] if found else 0
         checkpoints = Checkpoints(store, state, source, outputs, metrics, settings.checkpoint, generation, restart)
         daemon = Daemon(source, state, outputs, checkpoints, metrics, reload, observer, on_batch, status, published)

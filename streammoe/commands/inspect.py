@@ -12,6 +12,7 @@ import click
 
 from streammoe.checked import array_of, restoring
 from streammoe.console import logged, plain
+from streammoe.daemon.challenger import parts_of
 from streammoe.daemon.checkpoints import learned_digest
 from streammoe.daemon.status import age_seconds
 from streammoe.errors import CheckpointError
@@ -85,6 +86,8 @@ def to_text(description: dict[str, Any]) -> str:
             lines += [f"{name:14} {_expert(k, expert)}" for k, expert in enumerate(value)]
         elif name == "model":
             lines.append(f"{name:14} {_model(value)}")
+        elif name == "challenger" and value:
+            lines.append(f"{name:14} {plain({**value, 'model': _model(value['model'])})}")
         else:
             lines.append(f"{name:14} {plain(value)}")
     return "\n".join(lines)
@@ -136,6 +139,13 @@ def _saved_scores(model: MixtureOfExperts, checkpoint: Checkpoint) -> Mapping[st
     return scores.restore(state, checkpoint.arrays).summary()
 
 
+def _compared(champion: MixtureOfExperts, own: Checkpoint, of_champion: Checkpoint) -> dict[str, Any]:
+    """Summarize a challenger, of the champion's kind."""
+    kept = {name: own.metadata[name] for name in ("model", "n", "missed")}
+    scores = {"scores": _saved_scores(champion, own), "champion_scores": _saved_scores(champion, of_champion)}
+    return {**kept, "state_digest": learned_digest(own.arrays), **scores}
+
+
 def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[str, Any]:
     """Summarize a checkpoint as JSON values.
 
@@ -147,8 +157,10 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
     model = model_of(checkpoint, path)
     has_labels = any(name.startswith("labels.") for name in checkpoint.arrays)
     with restoring(path):
+        challenger = parts_of(checkpoint)
         pending = int((~array_of(checkpoint.arrays, "labels.refused", "bool", (None,))).sum()) if has_labels else 0
         scores = _saved_scores(model, checkpoint)
+        compared = {} if challenger is None else _compared(model, *challenger)
     return {
         "generation": generation_of(Path(path)),
         "age_seconds": age_seconds(metadata.get("created"), now),
@@ -163,6 +175,7 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
         "global": metadata.get("global", {}),
         "history": metadata.get("history", []),
         "scores": scores,
+        "challenger": compared,
         "pending": pending,
         "features": model.feature_names,
         "outputs": model.output_names,

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Mapping
 
+from streammoe.daemon.challenger import CHALLENGER, CHAMPION
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.outputs import Outputs
 from streammoe.daemon.run_state import RunState
@@ -23,7 +24,7 @@ from streammoe.types import AnyArray
 LOGGER = logging.getLogger("streammoe.daemon")
 LONGEST_PAUSE = 30.0
 """Seconds between two attempts to save; the first pause is one second, and each further one twice as long."""
-_NOT_LEARNED = (*ASIDE, "scores", "guard.", "labels.origins", "labels.refused")
+_NOT_LEARNED = (*ASIDE, "scores", "guard.", "labels.origins", "labels.refused", CHALLENGER, CHAMPION)
 """Beginnings of the names of arrays that do not influence learning."""
 
 

@@ -318,6 +318,7 @@ class Daemon:
         self.metrics.publish(state.model, state.pipeline.scores, self.source.progress())
         if self._published is not None:
             self._published.publish(state.model, state.pipeline.schema, [state.position], state.digest)
+        self.metrics.show_challenger(state.pipeline.challenger)
 
     def _summary(self, seconds: float) -> Summary:
         state = self.state

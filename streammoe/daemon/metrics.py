@@ -16,6 +16,7 @@ from streammoe.engine.portfolio import MEMBERS
 from streammoe.errors import REASONS
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
+from streammoe.pipeline.challenger import Challenger
 from streammoe.pipeline.presence import MOST_COUNTED, Presence
 from streammoe.pipeline.scores import AVERAGES, PrequentialScores, Scores
 from streammoe.pipeline.sink_wait import SinkWait
@@ -61,6 +62,15 @@ CATALOGUE: dict[str, Metric] = {
     ),
     "streammoe_baseline_accuracy": Metric(
         Gauge, "Share of the events for which the most frequent class so far was right", ("average",)
+    ),
+    **{
+        f"streammoe_challenger_{score}": Metric(
+            Gauge, f"streammoe_prequential_{score} over the events that both models have learned", ("model", "average")
+        )
+        for score in ("log_loss", "rmse", "accuracy")
+    },
+    "streammoe_challenger_events": Metric(
+        Gauge, "Events since the challenger began that both models have learned, or the challenger missed", ("outcome",)
     ),
     "streammoe_model_features": Metric(Gauge, "Features of the experts, intercept and powers included"),
     "streammoe_model_classes": Metric(Gauge, "Classes that a classifier has seen"),
@@ -165,6 +175,8 @@ class Metrics:
         self._members: tuple[str, ...] = ()
         """Members of the portfolio whose weights are shown."""
         self._status = SourceStatus(connected=False)
+        self._of_challenger: Mapping[tuple[str, ...], float] = {}
+        """What is shown of the challenger, by name and labels."""
         self.gauge("streammoe_ready").set_function(lambda: not self.health.problem)
         self.gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self.health.saved_at)
         self.gauge("streammoe_mirror_age_seconds").set(math.nan)
@@ -250,6 +262,25 @@ class Metrics:
         self._publish_experts(model)
         done, total = progress or (0, 0)
         self.gauge("streammoe_source_progress_ratio").set(done / total if total else math.nan)
+
+    def show_challenger(self, challenger: Challenger | None) -> None:
+        """Show how the challenger does, next to the champion over the same events; nothing if there is none."""
+        shown: dict[tuple[str, ...], float] = {}
+        if challenger is not None:
+            shown["streammoe_challenger_events", "learned"] = challenger.champion_scores.log_loss.count
+            shown["streammoe_challenger_events", "missed"] = challenger.missed
+            shown |= {
+                (f"streammoe_challenger_{name}", model, average): value
+                for model, scores in challenger.scores.items()
+                for name, means in scores.means().items()
+                if not name.startswith("baseline")
+                for average, value in means.items()
+            }
+        for gone in self._of_challenger.keys() - shown.keys():
+            self.live.remove(*gone)
+        for series, value in shown.items():
+            self.gauge(*series).set(value)
+        self._of_challenger = shown
 
     def _publish_experts(self, model: MixtureOfExperts) -> None:
         masses = model.masses

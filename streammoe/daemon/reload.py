@@ -92,4 +92,7 @@ def _flat(settings: Settings) -> dict[str, object]:
 
 
 def _sections(settings: Settings) -> dict[str, BaseModel]:
-    return {section_name(name): getattr(settings, name) for name in settings.__dataclass_fields__ if name != "given"}
+    sections = {
+        section_name(name): getattr(settings, name) for name in settings.__dataclass_fields__ if name != "given"
+    }
+    return {name: section for name, section in sections.items() if section is not None}

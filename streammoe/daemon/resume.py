@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
 from streammoe.catalogue import revision
 from streammoe.checked import CheckedTable, Count, array_of, is_count, require, restoring
+from streammoe.daemon.challenger import SavedChallenger, parts_of
 from streammoe.daemon.guards import BadRecordGuard, JumpGuard, LossGuard, LossState
 from streammoe.daemon.model import model_from, n_lags, schema_of
 from streammoe.daemon.run_state import MOST_NOTED, RunState, changed
@@ -26,12 +27,13 @@ from streammoe.estimators import MixtureOfExperts, load, model_of
 from streammoe.fields import facts_of, written
 from streammoe.options import CHOICES
 from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
+from streammoe.pipeline.challenger import Challenger
 from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import Recovered
-from streammoe.settings import Settings, change_policy
+from streammoe.settings import LEARNING, Settings, change_policy
 
 LOGGER = logging.getLogger("streammoe.assembly")
 SCHEMA_ARGUMENTS = {"categorical", "timestamps", "numeric"}
@@ -83,6 +85,8 @@ class Bookkeeping(CheckedTable):
     guard: SavedGuard | None = None
     history: Annotated[list[Entry], Field(max_length=MOST_NOTED)] = Field(default_factory=list)
     restored: Restored | None = None
+    challenger: SavedChallenger | None = None
+    promoted: str | None = None
 
 
 def load_matching_model(path: Path, like: MixtureOfExperts, settings: Settings) -> MixtureOfExperts:
@@ -220,27 +224,16 @@ def _defaults(section: BaseModel) -> dict[str, Any]:
 def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts:
     """Restore the model of a checkpoint, provided that the settings still describe it."""
     check_checkpoint(settings, checkpoint)
-    before, now = dict(checkpoint.metadata["settings"]), settings.learning_settings()
-    differing = []
-    for section in {**before, **now}:
-        was, value = before.get(section, {}), cast("Mapping[str, object]", now.get(section, {}))
-        is_alike = was.get("kind") == value.get("kind")
-        if section in now and is_alike:
-            was = {**_defaults(getattr(settings, section)), **was}
-        # Another kind of model has other options, which need not be listed.
-        names = {**was, **value} if is_alike else ["kind"]
-        for name in names:
-            policy = change_policy(section, type(getattr(settings, section)), name) if section in now else "never"
-            if was.get(name) == value.get(name) or policy in {"restart", "reload"}:
-                continue
-            limit = policy == "rise"
-            if not (limit and is_count(was.get(name)) and cast("int", value[name]) > was[name]):
-                only = ", and it can only be raised" if limit else ""
-                differing.append(_difference(f"{section}.{name}", value.get(name), was.get(name), "checkpoint") + only)
+    before = checkpoint.metadata["settings"]
+    sections = dict.fromkeys(each for each in (*before, *LEARNING) if each != "challenger")
+    differing = [each for section in sections for each in _conflicts(section, before.get(section, {}), settings)]
     if differing:
+        promoted, why = checkpoint.metadata.get("promoted"), "Change"
+        if promoted:
+            why = f"The challenger was promoted at {promoted}, so its settings belong into [model]. Otherwise change"
         raise CheckpointError(
             f"{settings.checkpoint.dir}: the configuration does not match the checkpoint: {'; '.join(differing)}. "
-            "Change it back, set checkpoint.dir to another folder, or start over with --fresh"
+            f"{why} it back, set checkpoint.dir to another folder, or start over with --fresh"
         )
     model = model_of(checkpoint, settings.checkpoint.dir)
     with restoring(settings.checkpoint.dir):
@@ -249,6 +242,66 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
         require(not found, f"its model contradicts its settings: {'; '.join(found)}")
     model.take_over(settings.model)
     return model
+
+
+def _conflicts(section: str, was: Mapping[str, Any], settings: Settings) -> Iterator[str]:
+    """Yield in which settings a section differs from what it was, although they must not change."""
+    table: BaseModel | None = getattr(settings, section, None) if section in LEARNING else None
+    value = {} if table is None else table.model_dump(mode="json")
+    is_alike = was.get("kind") == value.get("kind")
+    if table is not None and is_alike:
+        was = {**_defaults(table), **was}
+    # Another kind of model has other options, which need not be listed.
+    for name in {**was, **value} if is_alike else ["kind"]:
+        policy = "never" if table is None else change_policy(section, type(table), name)
+        if was.get(name) == value.get(name) or policy in {"restart", "reload"}:
+            continue
+        limit = policy == "rise"
+        if not (limit and is_count(was.get(name)) and value[name] > was[name]):
+            only = ", and it can only be raised" if limit else ""
+            yield _difference(f"{section}.{name}", value.get(name), was.get(name), "checkpoint") + only
+
+
+def _is_promoted(settings: Settings, checkpoint: Checkpoint | None) -> bool:
+    """Return whether the challenger of the settings has become the model of a checkpoint."""
+    if checkpoint is None or settings.challenger is None or "promoted" not in checkpoint.metadata:
+        return False
+    was = {**_defaults(settings.challenger), **checkpoint.metadata["settings"]["model"]}
+    return bool(was == settings.challenger.model_dump(mode="json"))
+
+
+def _resume_challenger(state: RunState, settings: Settings, checkpoint: Checkpoint | None) -> None:
+    """Let the challenger of the settings, resumed from the checkpoint if it is the same there, learn from here on."""
+    found = None if checkpoint is None else parts_of(checkpoint)
+    if settings.challenger is None:
+        if found is not None:
+            LOGGER.warning("there is no [challenger] any more, so that of the checkpoint is dropped")
+            state.note("challenger dropped")
+        return
+    own, champion = settings.exchanged(), state.model
+    model, where = model_from(own), settings.checkpoint.dir
+    before = {} if checkpoint is None else checkpoint.metadata["settings"].get("challenger", {})
+    if found is None or (differing := [*_conflicts("model", before, own)]):
+        why = "" if found is None else f"; the one of the checkpoint had other settings: {'; '.join(differing)}"
+        LOGGER.info("a challenger begins to learn%s", why.replace("model.", "challenger."))
+        if champion.fields:  # else both find them in the first record
+            kinds = [champion.column_kinds[name] for name in champion.fields]
+            model.learner.set_columns(champion.fields, kinds, champion.awaited)
+        scores, champion_scores = (scores_of(settings, None, champion) for _ in range(2))
+        missed = 0
+        state.note("challenger began")
+    else:
+        part, of_champion = found
+        like, model = model, model_of(part, where)
+        with restoring(where):
+            contradictions = [*differences(model, like, own, resumed=True)]
+            require(not contradictions, f"its challenger contradicts its settings: {'; '.join(contradictions)}")
+        model.take_over(own.model)
+        scores, champion_scores = scores_of(settings, part, model), scores_of(settings, of_champion, champion)
+        missed = part.metadata["missed"]
+    pipeline = Pipeline(model, state.pipeline.schema, scores)
+    pipeline.presence = None
+    state.pipeline.challenger = Challenger(pipeline, champion_scores, missed)
 
 
 def labels_of(settings: Settings, checkpoint: Checkpoint | None) -> LabelJoin | None:
@@ -286,6 +339,15 @@ def resumed(
     metadata, outcomes = checkpoint.metadata, checkpoint.metadata["counters"]["outcomes"]
     # One that was written before anything was read only records where reading and predictions began.
     learned = None if found is None or is_blank(checkpoint) else checkpoint
+    promoted = {}
+    if _is_promoted(settings, learned):
+        settings, promoted = settings.exchanged(), {"promoted": metadata["promoted"]}
+        LOGGER.warning(
+            "the challenger was promoted at %s: it is the model, although the settings have it in [challenger]. "
+            "Exchange [model] and [challenger] there when there is time; until then each start does",
+            metadata["promoted"],
+            extra={"event": "promoted"},
+        )
     model = model_from(settings) if learned is None else resume_model(settings, learned)
     if from_model is not None:
         model = load_matching_model(from_model, model, settings)
@@ -313,7 +375,7 @@ def resumed(
         labels_of(settings, learned),
         BadRecordGuard(settings.dead_letters.max_ratio, None if learned is None else learned.arrays["guard.latest"]),
         _jump_guard(settings, store, found if learned else None, model),
-        {"version": version("streammoe"), "revision": revision(), "settings": settings.learning_settings()},
+        {"version": version("streammoe"), "revision": revision(), "settings": settings.learning_settings()} | promoted,
         metadata["positions"][0],
         Counter(outcomes),
         Counter(metadata["counters"]["reasons"]),
@@ -321,6 +383,7 @@ def resumed(
         metadata.get("state_digest"),
     )
     _note_start(state, store, found, from_model)
+    _resume_challenger(state, settings, learned)
     return state
 
 

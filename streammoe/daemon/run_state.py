@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from streammoe.daemon.challenger import saved
 from streammoe.daemon.guards import BadRecordGuard, JumpGuard
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import Checkpoint
@@ -14,7 +15,7 @@ from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import BatchResult, Pipeline
 from streammoe.ports import Batch, Position
 from streammoe.settings import Settings
-from streammoe.text import time_of_day
+from streammoe.text import cut, time_of_day
 from streammoe.types import AnyArray
 
 MOST_NOTED = 100
@@ -84,7 +85,12 @@ class RunState:
         Raises:
             FitCancelled: a stop was requested during a fit; everything is as it was before the batch.
         """
-        return self.pipeline.process(batch) if self.labels is None else self.labels.process(batch, self.pipeline)
+        processed = self.pipeline.process(batch) if self.labels is None else self.labels.process(batch, self.pipeline)
+        challenger = self.pipeline.challenger
+        if challenger is not None and challenger.failure:
+            self.pipeline.challenger = None
+            self.note("challenger failed", error=cut(challenger.failure))
+        return processed
 
     def count(self, batch: Batch, processed: BatchResult) -> None:
         """Count a batch that was processed, and resume behind it."""
@@ -103,11 +109,18 @@ class RunState:
             ended: whether the source has ended.
         """
         scores, jumps = self.pipeline.scores, self.jumps
+        challenger = saved(self.pipeline.challenger)
         return Checkpoint(
-            {**self.arrays(), **scores.arrays(), "guard.latest": self.bad_records.to_save(ended=ended)},
+            {
+                **self.arrays(),
+                **scores.arrays(),
+                "guard.latest": self.bad_records.to_save(ended=ended),
+                **challenger.arrays,
+            },
             {
                 **self.description,
                 **self.model.identify(),
+                **challenger.metadata,
                 "positions": [self.position],
                 "counters": {"outcomes": dict(self.outcomes), "reasons": dict(self.reasons)},
                 "scores": scores.to_json(),
@@ -118,8 +131,11 @@ class RunState:
 
     def apply(self, settings: Settings) -> None:
         """Apply the settings that may change between two batches; the others are the same as before."""
+        settings = settings.exchanged() if "promoted" in self.description else settings
         self.bad_records.max_ratio = settings.dead_letters.max_ratio
         self.model.take_over(settings.model, "reload")
+        if self.pipeline.challenger is not None and settings.challenger is not None:
+            self.pipeline.challenger.model.take_over(settings.challenger, "reload")
         predictions = self.pipeline.predictions
         if self.labels is not None:
             self.labels.settings = settings.labels

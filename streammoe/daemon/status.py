@@ -96,6 +96,7 @@ class Status:
             "rejected": dict(state.reasons),
             "model_events": model.n,
             "scores": state.pipeline.scores.summary(),
+            "challenger": None if state.pipeline.challenger is None else state.pipeline.challenger.summary(),
             "predicts": max(weights, key=lambda name: weights[name], default="warm-up"),
             "member_weights": weights,
             "drifts": model.drifts,

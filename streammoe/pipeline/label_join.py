@@ -129,7 +129,7 @@ class LabelJoin:
         Raises:
             FitCancelled: a stop was requested during a fit; everything is as it was before the batch.
         """
-        before = vars(self) | {"_waiting": self._waiting.copy()} if pipeline.model.may_fit else {}
+        before = vars(self) | {"_waiting": self._waiting.copy()} if pipeline.may_fit else {}
         if before and self._now == _UNKNOWN:  # the first timestamp will be set on all waiting records
             before["_waiting"] = OrderedDict((key, replace(each)) for key, each in self._waiting.items())
         results: list[BatchResult] = []

@@ -15,10 +15,15 @@ SIGNAL_CHECK_SECONDS = 0.5
 """Longest delay of a signal while waiting for another thread."""
 
 
+def n_cores() -> int:
+    """Return on how many cores this process may run."""
+    # macOS does not restrict processes to cores.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def has_other_core() -> bool:
     """Return whether this process may run on more than one core."""
-    # macOS does not restrict processes to cores.
-    return (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1) > 1
+    return n_cores() > 1
 
 
 class OverlappedPredictions(PredictionSink):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from streammoe.pipeline.scores import Scores
 from streammoe.pipeline.writing import PredictionWriter, Written
 from streammoe.ports import Batch, DeadLetter, enveloped
 from streammoe.types import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:  # it stands on this module
+    from streammoe.pipeline.challenger import Challenger
 
 LOGGER = logging.getLogger("streammoe.pipeline")
 
@@ -115,44 +118,58 @@ class Pipeline:
         """Another model that may predict; the scores and what is written are those of whoever predicts."""
         self.may_have_rival = False
         """Whether rows of predictions say which model has made them."""
+        self.challenger: Challenger | None = None
+        """Another model that learns the same batches, and never predicts for others."""
         self.presence: Presence | None = Presence()
         """Of the features in the events of this run; ``None`` where others follow it."""
 
+    @property
+    def may_fit(self) -> bool:
+        """Whether a stop may give up the next batch; see `process`."""
+        return self.model.may_fit or (self.challenger is not None and self.challenger.pipeline.may_fit)
+
     def process(self, batch: Batch) -> BatchResult:
-        """Learn a batch strictly in order.
+        """Learn a batch strictly in order, then let the challenger learn it.
 
         Raises:
             ConfigError: the records hold none of the columns of a model that was fitted elsewhere.
             FitCancelled: a stop was requested during a fit; everything is as it was before the batch.
             SourceError: a header lacks the target, or has too many columns.
         """
-        ledger = _Ledger(batch)
-        if batch.too_long:
-            detail = f"the record exceeds source.max_record_bytes; only its first {len(batch.block)} bytes are kept"
-            ledger.reject(0, "decode", "malformed", detail)
-            return ledger.to_result()
-        if not len(batch):
-            if batch.columns is not None:
-                decoder(batch.format).require_targets(batch, self.columns.roles({}))
-            return ledger.to_result()
-        if self.columns.is_pretrained:
-            self.columns.compare(batch)
-        # Fits after a drift are short: they are not cancelled, and need no copy of the model for each batch.
-        before = self.model.learner.snapshot() if self.model.may_fit else None
-        try:
-            with uncancellable() if before is None else nullcontext():
-                learned = self._learn_all(batch, ledger)
-        except FitCancelled:
-            if before is not None:
-                self.model.learner.restore(before)
-            raise
+        ledger, learned = self.learn(batch)
         for each in learned:
             self._report(ledger, each)
         return ledger.to_result()
 
-    def _learn_all(self, batch: Batch, ledger: _Ledger) -> list[_LearnedRows]:
+    def learn(self, batch: Batch) -> tuple[Ledger, list[LearnedRows]]:
+        """Do what `process` does, but neither score nor write predictions; return what became of the records."""
+        ledger = Ledger(batch)
+        if batch.too_long:
+            detail = f"the record exceeds source.max_record_bytes; only its first {len(batch.block)} bytes are kept"
+            ledger.reject(0, "decode", "malformed", detail)
+            return ledger, []
+        if not len(batch):
+            if batch.columns is not None:
+                decoder(batch.format).require_targets(batch, self.columns.roles({}))
+            return ledger, []
+        if self.columns.is_pretrained:
+            self.columns.compare(batch)
+        # Fits after a drift are short: they are not cancelled, and need no copy of the model for each batch.
+        before = self.model.learner.snapshot() if self.may_fit else None
+        try:
+            with uncancellable() if before is None else nullcontext():
+                learned = self._learn_all(batch, ledger)
+                if self.challenger is not None:
+                    self.challenger.learn(batch, learned)
+        except FitCancelled:
+            if before is not None:
+                self.model.learner.restore(before)
+            raise
+        return ledger, learned
+
+    def _learn_all(self, batch: Batch, ledger: Ledger) -> list[LearnedRows]:
         """Learn a batch of records, changing only the model and the ledger."""
-        columns, learned = self.columns, list[_LearnedRows]()
+        columns, learned = self.columns, list[LearnedRows]()
         rest = batch if self.model.fields else self.columns.find(batch, ledger.reject)
         unknown = set[str]()
         while True:
@@ -180,8 +197,8 @@ class Pipeline:
         return learned
 
     def _teach(
-        self, learn: Callable[..., Outcome], batch: Batch, decoded: DecodedBatch, ledger: _Ledger, fields: Sequence[str]
-    ) -> _LearnedRows:
+        self, learn: Callable[..., Outcome], batch: Batch, decoded: DecodedBatch, ledger: Ledger, fields: Sequence[str]
+    ) -> LearnedRows:
         """Learn the decoded events of `batch`, a tail of the ledger's batch, with columns of these names."""
         n, classes = self.model.n, len(self.model.output_names)
         targets = decoded.Y if decoded.labels is None else decoded.labels
@@ -192,7 +209,7 @@ class Pipeline:
         used[list(outcome.rejected)] = False
         rival = self._scored_by_rival(fields, decoded.X, targets, texts, outcome, np.flatnonzero(used))
         rows = len(ledger.batch) - len(batch) + decoded.rows
-        return _LearnedRows(rows, used, outcome, n, classes, decoded.labels, rival)
+        return LearnedRows(rows, used, outcome, n, classes, decoded.labels, rival)
 
     def _follow(self, batch: Batch, decoded: DecodedBatch) -> None:
         """Warn of features that have vanished from the events with a target, which come once even if joined."""
@@ -210,7 +227,7 @@ class Pipeline:
         for message in self.presence.update(self.model.fields, X, texts, full, place):
             LOGGER.warning("%s: %s", batch.origin, message, extra={"event": "column_vanished"})
 
-    def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: _Ledger) -> _LearnedRows:
+    def _learn_wider(self, batch: Batch, i: int, values: Values, ledger: Ledger) -> LearnedRows:
         """Learn the i-th record, which has values for new columns."""
         names = sorted(values)
         if self.schema.features is None:
@@ -259,7 +276,7 @@ class Pipeline:
         scored = scored._replace(losses=np.where(np.isnan(outcome.losses[rows]), np.nan, scored.losses))
         return self.rival, scored
 
-    def _report(self, ledger: _Ledger, each: _LearnedRows) -> None:
+    def _report(self, ledger: Ledger, each: LearnedRows) -> None:
         """Score events, write their predictions and count them."""
         rows, used, outcome, n, classes, labels, rival = each
         learned = outcome.learned
@@ -316,8 +333,8 @@ class Pipeline:
         return writer is not None and (writer.gate or (writer.interval > 0.0 and not self.model.is_classifier))
 
 
-class _LearnedRows(NamedTuple):
-    """Records that the model has learned or rejected."""
+class LearnedRows(NamedTuple):
+    """Records that a model has learned or rejected."""
 
     rows: Any
     """Their indexes in the ledger's batch."""
@@ -333,7 +350,7 @@ class _LearnedRows(NamedTuple):
     """What it says of those events that were used."""
 
 
-class _Ledger:
+class Ledger:
     """The outcome of each record of a batch."""
 
     def __init__(self, batch: Batch) -> None:

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from streammoe.errors import ConfigError
 from streammoe.fields import Section, errors_of, rule_of, shown
 from streammoe.notation import EVERY, ISO
-from streammoe.options import CHOICES, SEVERAL
+from streammoe.options import CHOICES, SEVERAL, Lags
 from streammoe.secrets import HIDDEN, is_secret, masked
 from streammoe.settings.sections import (
     LEARNING,
@@ -194,25 +194,47 @@ class _Reader:
         read["dead_letters"] = self._chosen(("dead_letters",), letters, table, default="file")
         schema = tables["schema"]
         target = schema.get("target") if isinstance(schema, dict) else None
-        read["model"] = self._model(tables.pop("model"), target)
+        model, challenger = tables.pop("model"), tables.pop("challenger")
+        read["model"] = self._model("model", model, target)
+        if "challenger" in self.tables and read["model"] is not None:
+            read["challenger"] = self._challenger(read["model"], model, challenger, target)
         read |= {name: self._checked((name,), sections[name], table) for name, table in tables.items()}
         read = {attributes.get(name, name): section for name, section in read.items()}
         self._check_labels(**read)
-        self._check_lags(**read)
+        models = {section: read.get(section) for section in ("challenger", "model")}
+        # What the challenger has from the model is said once.
+        lags = {of.given_lags: section for section, of in models.items() if of is not None}
+        for given, section in lags.items():
+            self._check_lags(section, given, **read)
+            self._check_global(section, given, **read)
+        if len(lags) > 1 and getattr(read["labels"], "key", None) is not None:
+            rule = "must be as model.lags if labels.key is set: events wait with the lags that they were predicted with"
+            self.problems.append(self._broken(("challenger", "lags"), rule, challenger.get("lags")))
         self._check_thousands(**read)
-        self._check_global(**read)
         if self.problems:
             raise ConfigError(*self.problems)
         return Settings(**read, given={name: self.tables[name] for name in LEARNING if name in self.tables})
 
-    def _model(self, table: Any, target: object) -> Model | None:
+    def _model(self, section: str, table: Any, target: object) -> Model | None:
         """Check the table of a model with as many outputs as there are targets."""
         n = len(target) if isinstance(target, list) else int(isinstance(target, str))
         if isinstance(table, dict) and n > 1 and table.get("kind") == "classifier":
             rule = "must be one column if model.kind = 'classifier'"
             self.problems.append(self._broken(("schema", "target"), rule, target))
-        found: Any = self._chosen(("model",), MODELS, table, "regressor", {SEVERAL: n > 1} if n else None)
+        found: Any = self._chosen((section,), MODELS, table, "regressor", {SEVERAL: n > 1} if n else None)
         return found  # type: ignore[no-any-return]
+
+    def _challenger(self, model: Model, given: Any, table: Any, target: object) -> Model | None:
+        """Check the table of a challenger, which has each option that is not given from the model."""
+        found = self._model("challenger", {**given, **table} if isinstance(table, dict) else table, target)
+        if found is None:
+            return None
+        if found.kind != model.kind:
+            rule = f"must be as model.kind, {model.kind!r}, since the two are compared"
+            self.problems.append(self._broken(("challenger", "kind"), rule, found.kind))
+        elif found == model:
+            self.problems.append(self._broken(("challenger",), "must differ from [model], or be left out", table))
+        return found
 
     def _check_labels(self, *, labels: Labels | None, schema: SchemaSettings | None, source: Any, **_: object) -> None:
         """Check that settings which are valid individually are compatible with joined labels."""
@@ -232,9 +254,8 @@ class _Reader:
             rule = f"must be omitted if a source has the format {form!r}; only JSON Lines can be joined"
             self.problems.append(self._broken(("labels", "key"), rule, key))
 
-    def _check_lags(self, *, model: Model | None, schema: SchemaSettings | None, **_: object) -> None:
+    def _check_lags(self, section: str, lags: Lags | None, *, schema: SchemaSettings | None, **_: object) -> None:
         """Check that the inputs with lags are inputs, and numbers."""
-        lags = None if model is None else model.given_lags
         if lags is None or schema is None:
             return
         inputs = set(lags.inputs)
@@ -250,7 +271,7 @@ class _Reader:
             ),
         ):
             if both := sorted(inputs.intersection(names)):
-                self.problems.append(self._broken(("model", "lags", "inputs"), rule.format(both[0]), list(lags.inputs)))
+                self.problems.append(self._broken((section, "lags", "inputs"), rule.format(both[0]), list(lags.inputs)))
 
     def _check_thousands(self, *, schema: SchemaSettings | None, source: Any, **_: object) -> None:
         """Check that thousands are not separated by a source's decimal mark."""
@@ -258,10 +279,12 @@ class _Reader:
             rule = "must differ from source.decimal, the decimal mark (which is a point in all formats but csv)"
             self.problems.append(self._broken(("schema", "thousands"), rule, schema.thousands))
 
-    def _check_global(self, *, model: Model | None, global_: Global | None, **_: object) -> None:
+    def _check_global(self, section: str, lags: Lags | None, *, global_: Global | None, **_: object) -> None:
         """Check that a global model would see what the own one sees."""
-        if global_ is not None and global_.path and model is not None and model.given_lags is not None:
-            rule = "must be empty if model.lags is set: a global model does not know the last targets of each shard"
+        if global_ is not None and global_.path and lags is not None:
+            rule = (
+                f"must be empty if {section}.lags is set: a global model does not know the last targets of each shard"
+            )
             self.problems.append(self._broken(("global", "path"), rule, global_.path))
 
     def _chosen(
@@ -395,7 +418,7 @@ def _location(name: str) -> Location:
 def _opened(location: Location, value: Any) -> dict[str, Any]:
     """Return the table for which the value of a setting is short, to be changed in part."""
     match location:
-        case ("model", name) if name in CHOICES:
+        case ("model" | "challenger", name) if name in CHOICES:
             return CHOICES[name].opened(value)
         case ("schema", "missing") if isinstance(value, list):
             return {EVERY: value}

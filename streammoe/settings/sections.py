@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -439,12 +439,20 @@ class Settings:
     guard: GuardSettings
     global_: Global = field(default_factory=Global)
     """The section ``global``, a word that Python reserves."""
+    challenger: Model | None = None
+    """Options of a second model that learns next to that of `model`, from which it has what is not given."""
     given: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, compare=False)
     """The tables of `LEARNING` as they were given, without defaults."""
 
     def learning_settings(self) -> dict[str, object]:
         """Return the settings that affect the learned state as JSON values, for comparison with a checkpoint."""
-        return {section: getattr(self, section).model_dump(mode="json") for section in LEARNING}
+        sections = (*LEARNING, *(["challenger"] if self.challenger is not None else []))
+        return {section: getattr(self, section).model_dump(mode="json") for section in sections}
+
+    def exchanged(self) -> Self:
+        """Return the settings with the challenger in place of the model, and the other way round."""
+        assert self.challenger is not None  # noqa: S101 - for the type checker; callers know that there is one
+        return replace(self, model=self.challenger, challenger=self.model)
 
 
 def section_name(attribute: str) -> str:
@@ -473,4 +481,6 @@ def change_policy(section: str, table: type[BaseModel], name: str) -> Change:
     """
     field = table.model_fields.get(name)
     said = None if field is None else facts_of(field).change
+    if section == "challenger" and said != "reload":
+        return "restart"  # of the challenger, too
     return said or ("never" if section in LEARNING else "restart")

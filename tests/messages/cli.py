@@ -110,7 +110,7 @@ _WRONG = {
     "run": ("missing.toml", "folder", "binary.toml"),
     "check-config": ("data.csv",),
     "demo --dir": ("file",),
-    "rollback": ("missing", "file", "folder"),
+    **dict.fromkeys(("rollback", "promote"), ("missing", "file", "folder")),
     "backup": ("missing there", "folder there"),
     "restore": ("missing state", "file state"),
     "inspect": ("missing", "folder", "file"),
@@ -141,7 +141,8 @@ _WRONG = {
     "evaluate data.csv --target": ("a --classify --set model.expert=laplace",),
     "evaluate data.csv --target y": (
         *("--set model.schedule=linear", "--set model.schedule=power --set model.schedule.alpha=x"),
-        *("--against LinearRegression", "--set metrics.port=1"),
+        *("--against LinearRegression", "--set metrics.port=1", "--vs model.kind=classifier --vs metrics.port=1"),
+        *("--vs model.kind=classifier", "--grid model.n_experts", "--vs model.n_experts=2 --against river:X"),
     ),
     "fit": ("data.csv", "mostly-bad.csv --target y", "data.csv twice.csv --target y", "--workers 2 - --target y"),
     "fit data.csv --target y": (
@@ -191,6 +192,7 @@ CASES = {
     },
     "run config.toml --set model.n_experts=2, again": _call(*_RUN, "--set", "model.n_experts=2", before=_RUN),
     "rollback state, with one checkpoint": _call("rollback", "state", before=_RUN),
+    "promote state, without a challenger": _call("promote", "state", before=_RUN),
     "evaluate, stopped at once": _call("evaluate", "data.csv", "--target", "y", stop=_is_stopped),
     "fit, stopped at once": _call("fit", "data.csv", "--target", "y", stop=_is_stopped),
     "rollback state --to 7": _call("rollback", "state", "--to", "7", before=_RUN),

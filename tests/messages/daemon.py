@@ -6,12 +6,13 @@ from unittest.mock import patch
 import numpy as np
 
 from streammoe import assembly
+from streammoe.commands.promote import promote
 from streammoe.configuration import extension, load_settings, settings_from
 from streammoe.daemon.guards import BadRecordGuard
 from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.reload import Reload
 from streammoe.daemon.signals import HangupFlag, StopFlag
-from streammoe.errors import RetriableCheckpointError
+from streammoe.errors import CheckpointError, RetriableCheckpointError
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import CheckpointStore
 from streammoe.pipeline.pipeline import Pipeline
@@ -143,7 +144,36 @@ def _global(*, damaged=False, back=False, **arguments):
 _PLAIN = {"kind": "gaussian", "tail": np.inf}
 
 
+def _challengers(folder):
+    """Starts with one challenger, another one, after a promotion, with other settings than then, and without one."""
+    (folder / "events.jsonl").write_bytes(_records(200, 0, 0.0))
+    lines = []
+    for option, promotes in ((2, False), (3, True), (3, False), (4, False), (0, False)):
+        tables = {
+            "source": {"kind": "file", "path": str(folder / "events.jsonl")},
+            "schema": {"target": "y"},
+            "model": {"n_experts": 3 if not option else 1, "warmup": 50},
+            "checkpoint": {"dir": str(folder / "state")},
+            "metrics": {"enabled": False},
+            **({"challenger": {"n_experts": option}} if option else {}),
+        }
+        try:
+            with (
+                patch.object(assembly, "compile_kernels"),
+                assembly.open_daemon(settings_from(tables, "test")) as found,
+            ):
+                found.daemon.run(StopFlag())
+        except CheckpointError as error:
+            lines.append(str(error))
+        with (folder / "events.jsonl").open("ab") as file:
+            file.write(_records(100, option, 0.0))
+        with patch("streammoe.commands.promote.time_of_day", return_value="2026-11-28T17:02:11+00:00"):
+            lines += promote(folder / "state") if promotes else []
+    return "\n".join(lines)
+
+
 CASES = {
+    "challengers": _challengers,
     "a model without tails, and other settings": _over({"expert": _PLAIN, "drift": "off"}, {}),
     "a global model that is damaged": _global(damaged=True),
     "a global model whose versions go back": _global(back=True),

@@ -54,8 +54,9 @@ _WRONG_FLAGS = (
     *("model.n_expert=2", "modell.n_experts=2", "model.schedule.gama=2", "colour.red=1", "model=3", "=3"),
     *("source.path=", "predictions.path=rows.jsonl", "dead_letters.path=data.csv", "dead_letters.path=state/lock"),
     *("metrics.tls_keyfile=key.pem", "metrics.username=me"),
-    # A global model
-    "global.serve=best",
+    # A global model, and a challenger
+    *("global.serve=best", "challenger.n_experts=0", "challenger.n_expert=2", "challenger.kind=classifier"),
+    "challenger.n_experts=4",
 )
 _WRONG_TOGETHER = (
     # A column means one thing only
@@ -79,6 +80,9 @@ _WRONG_TOGETHER = (
     'schema.ignore=["b"] model.lags={"size"=1,"inputs"=["b"]}',
     'schema.weight=w model.lags={"size"=1,"inputs"=["w"]}',
     'schema.features=["a"] model.lags={"size"=1,"inputs"=["b"]}',
+    "labels.key=id model.lags=1 challenger.lags=2",
+    "model.lags={size=1,inputs=['y']} challenger.n_experts=2",
+    "global.path=folder challenger.lags=2",
     # Several at once
     "labels.key=y labels.kye=x source.kind=no",
 )

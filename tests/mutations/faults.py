@@ -45,6 +45,7 @@ AREAS = {
     "label join": "test_label_join.py test_joined_labels.py",
     "guards": "test_jump.py test_dead_letters.py test_jumping_daemon.py test_loop.py",
     "global model": "test_rivals.py test_follower.py",
+    "challengers": "test_challengers.py test_challenger.py test_given_up_fits.py test_transactional_start.py",
     "scores": "test_scores.py test_metrics.py test_evaluation.py test_loop.py test_assembly.py",
     "server": "test_server*.py test_metrics.py test_health.py test_outputs.py test_loop.py test_transactional_start.py",
     "settings": "test_settings.py test_settings_over_a_checkpoint.py test_reload.py test_assembly.py",
@@ -375,6 +376,21 @@ FAULTS = {
         Fault("unknown-class-scores-a-hit", "wide[rows, -1] = np.maximum(wide[rows, -1], theirs[:, j])", "pass"),
         Fault("guard-sees-the-rival", "losses.append(outcome.losses[learned", "losses.append(served.losses[learned"),
     ],
+    "challengers": [
+        Fault("scores-over-other-events", "at = outcome.learned & np.isin(rows, both)", "at = outcome.learned"),
+        Fault(
+            "stop-in-a-challengers-fit",
+            "may_fit or (self.challenger is not None and self.challenger.pipeline.may_fit)",
+            "may_fit",
+        ),
+        Fault("failing-challenger-stays", "if challenger is not None and challenger.failure:", "if False:"),
+        Fault("challenger-in-the-digest", '"labels.refused", CHALLENGER, CHAMPION)', '"labels.refused")'),
+        Fault("other-challenger-goes-on", '(differing := [*_conflicts("model", before, own)])', "(differing := [])"),
+        Fault("promotion-of-unseen-predictions", "store.confirmed != generation:", "store.confirmed > generation:"),
+        Fault("promotion-is-taken-back", "store.confirm(promoted)", "pass"),
+        Fault("promotion-removes-what-undoes-it", "len(store.generations()) + 1, lock", "1, lock"),
+        Fault("reload-after-a-promotion", 'settings.exchanged() if "promoted" in self.description', "settings if True"),
+    ],
     "scores": [
         Fault("baseline-knows-target", "baseline = sums[:-1]", "baseline = sums[1:]"),
         Fault("exponential-mean-biased", "self.exponential / self.weight", "self.exponential"),
@@ -401,9 +417,9 @@ FAULTS = {
             "    for flag in overrides:\n        reader.read_flag(flag)\n"
             "    for name, text in sorted(environment.items()):\n        reader.read_variable(name, text)\n",
         ),
-        Fault("limit-may-fall", 'cast("int", value[name]) > was[name])', 'cast("int", value[name]) != was[name])'),
-        Fault("settings-of-older-version", "was = {**_defaults(getattr(settings, section)), **was}", "pass"),
-        Fault("settings-of-newer-version", "names = {**was, **value} if", "names = value if"),
+        Fault("limit-may-fall", "value[name] > was[name])", "value[name] != was[name])"),
+        Fault("settings-of-older-version", "was = {**_defaults(table), **was}", "pass"),
+        Fault("settings-of-newer-version", "for name in {**was, **value} if", "for name in value if"),
         Fault("reload-takes-anything", "if name not in reloadable(new)]", "if name not in changed]"),
     ],
     "files": [

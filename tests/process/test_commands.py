@@ -56,3 +56,22 @@ def test_a_reader_that_leaves_is_no_bug(here):
         command = here.start_new("evaluate", "all.csv", "--target", "y", stdout=pipe)
     assert command.end(1) == ""
     assert "Traceback" not in command.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_processes_that_evaluate_end_with_their_parent(here, number, code):
+    here.write("all.csv", LINES * 300)  # a minute or more
+    command = here.start_new("evaluate", "all.csv", "--target", "y", "--grid", "model.n_experts=1,2", "--jobs", "2")
+    children = Path(f"/proc/{command.pid}/task/{command.pid}/children")
+
+    def working():
+        found = [Path("/proc", pid, "cmdline") for pid in children.read_text().split()]
+        return [each.parent for each in found if b"spawn_main" in each.read_bytes()]
+
+    wait_until(lambda: len(working()) == 2)
+    processes = working()
+    # A terminal sends Ctrl-C to all of them.
+    (os.killpg if number == signal.SIGINT else os.kill)(command.pid, number)
+    assert command.end(code) == ""
+    wait_until(lambda: not any(each.exists() for each in processes))
+    assert number == signal.SIGKILL or "Traceback" not in command.err

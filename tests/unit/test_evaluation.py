@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from river import dummy, linear_model, multiclass, preprocessing, tree
 
 from streammoe.assembly import open_daemon
+from streammoe.commands import main
 from streammoe.commands.evaluate import peers
 from streammoe.commands.evaluate.prequential import LearnerScores, evaluate, table, to_json
 from streammoe.configuration import settings_from
@@ -155,3 +157,44 @@ def test_table_and_json_show_every_learner_and_what_was_rejected():
     assert [row["score"] for row in as_json["rows"][:2]] == [found.rows[0].score, None]
     assert {entry["reason"]: entry["records"] for entry in as_json["refused"]} == {"malformed": 2, "wrong_type": 1}
     assert (as_json["state_digest"], as_json["n_experts"]) == (found.model.state_digest(), 2)
+
+
+# --- several groups of settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("logging_as_before")
+def test_groups_are_scored_as_each_alone_and_sorted_by_their_loss():
+    write("d.jsonl", make_rows())
+    base = ["model.warmup=200", "schema.ignore=['z']", "schema.categorical=['c']"]
+    asked = ["--grid", "model.n_experts=1,3", "--vs", "model.n_experts=2 model.schedule={kind='constant', gamma=0.1}"]
+    words = ["evaluate", "d.jsonl", "--target", "y", *[word for flag in base for word in ("--set", flag)], *asked]
+    shown, found = (CliRunner().invoke(main, [*words, "--jobs", "2", *more]) for more in ([], ["--json"]))
+    assert (shown.exit_code, found.exit_code) == (0, 0), shown.output + found.output
+    groups = [["model.n_experts=1"], ["model.n_experts=3"]]
+    groups += [["model.n_experts=2", "model.schedule={kind='constant', gamma=0.1}"]]
+    alone = {" ".join(group): run(overrides=[*base, *group]) for group in groups}
+    losses = {name: each.rows[0].log_loss for name, each in alone.items()}
+    order = sorted(losses, key=losses.get)
+    runs = json.loads(found.stdout)["runs"]
+    assert [" ".join(each["given"]) for each in runs] == order
+    assert [each["state_digest"] for each in runs] == [alone[name].model.state_digest() for name in order]
+    assert [each["rows"][0]["log_loss"] for each in runs] == [losses[name] for name in order]
+    rows = [line for line in shown.stdout.splitlines() if line.startswith(("model.", "running mean"))]
+    assert [row.partition("  ")[0] for row in rows] == [*order, "running mean"]
+    assert all(f" {losses[name] - losses[order[0]]:.4g}"[:6] in row for name, row in zip(order, rows, strict=False))
+
+
+@pytest.mark.usefixtures("logging_as_before")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["d.jsonl", "--vs", "model.kind=classifier"],
+        ["d.jsonl", "--grid", "model.n_experts"],
+        ["d.jsonl", "--grid", "model.n_experts=1", "--against", "river:LinearRegression"],
+        ["-", "--format", "csv", "--vs", "model.n_experts=2"],
+    ],
+)
+def test_groups_that_cannot_be_compared_are_rejected(words):
+    write("d.jsonl", make_rows())
+    assert CliRunner().invoke(main, ["evaluate", *words, "--target", "y"]).exit_code == 2

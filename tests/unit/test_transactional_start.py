@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from streammoe import MoERegressor, assembly, configuration
 from streammoe.commands import main
+from streammoe.commands.promote import promote
 from streammoe.daemon.server import MetricsServer
 from streammoe.errors import CheckpointError, RetriableSinkError
 from streammoe.ports import PredictionSink, Recovered
@@ -234,6 +235,24 @@ def test_while_a_new_sink_waits_for_an_answer_probes_and_ages_count_from_when_th
     (first, waited_before, started), (second, waits, saved_at) = seen
     assert first is second
     assert (waited_before, waits, saved_at > started) == (False, True, True)
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_promotion_shows_each_prediction_once_or_waits_for_a_clean_end(broker, crashed):
+    flags = ["challenger.n_experts=1"]
+    if crashed:
+        crash(broker, before=4, flags=flags)
+        with pytest.raises(CheckpointError):
+            promote(Path("state"))
+    else:
+        crash(broker, after=9, flags=flags)
+        assert store().latest()[0] == store().confirmed == broker.generation
+        assert broker.seen != ALL
+        promote(Path("state"))
+    model = run(*flags).state_digest
+    assert broker.seen == ALL
+    calm = run("checkpoint.dir=calm", *([] if crashed else ["model.n_experts=1"]))
+    assert model == calm.state_digest
 
 
 def test_each_prediction_is_seen_once_over_random_crashes(broker):

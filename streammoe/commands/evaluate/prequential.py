@@ -202,8 +202,10 @@ def table(evaluation: Evaluation) -> str:
     better = "" if evaluation.classify else "  (lower is better)"
     lines = [*_heading(evaluation), ""]
     width = max(len(row.name) for row in evaluation.rows) + 2
+    losses = [row.log_loss for row in evaluation.rows if row.log_loss is not None]
     titles = (evaluation.metric, "last quarter", "log-loss", "events/s")
-    lines += [f"{'':{width}}{titles[0]:>10}{titles[1]:>14}{titles[2]:>11}{titles[3]:>12}{better}"]
+    above = f"{'difference':>12}" if len(losses) > 1 else ""
+    lines += [f"{'':{width}}{titles[0]:>10}{titles[1]:>14}{titles[2]:>11}{above}{titles[3]:>12}{better}"]
     for row in evaluation.rows:
         if row.failure is not None:
             lines += [f"{row.name:{width}}{'-':>10}{'-':>14}{'-':>11}{'-':>12}  failed: {row.failure}"]
@@ -211,32 +213,33 @@ def table(evaluation: Evaluation) -> str:
         log_loss = "" if row.log_loss is None else format_number(row.log_loss)
         speed = "-" if math.isnan(row.events_per_second) else f"{row.events_per_second:,.0f}"
         score, last_quarter = format_number(row.score), format_number(row.last_quarter)
-        lines += [f"{row.name:{width}}{score:>10}{last_quarter:>14}{log_loss:>11}{speed:>12}"]
+        beside = "" if row.log_loss is None else format_number(row.log_loss - losses[0])
+        beside = f"{beside:>12}" if above else ""
+        lines += [f"{row.name:{width}}{score:>10}{last_quarter:>14}{log_loss:>11}{beside}{speed:>12}"]
     lines += ["", *_notes(evaluation)]
     return "\n".join(lines)
 
 
+def to_values(evaluation: Evaluation) -> dict[str, Any]:
+    """Return everything as JSON values; None means unknown or not finite."""
+    return {
+        "source": evaluation.source,
+        "metric": evaluation.metric.lower(),
+        **evaluation.counts(),
+        "rows": [{name: finite_or_none(value) for name, value in row._asdict().items()} for row in evaluation.rows],
+        "n_experts": evaluation.model.chosen_n_experts,
+        "refused": evaluation.rejected(),
+        "vanished": evaluation.vanished,
+        "stopped": evaluation.stopped,
+        "state_digest": evaluation.model.state_digest(),
+        "settings": evaluation.settings,
+        "version": version("streammoe"),
+    }
+
+
 def to_json(evaluation: Evaluation) -> str:
-    """Format everything as one JSON object; ``null`` means unknown or not finite."""
-    return json.dumps(
-        {
-            "source": evaluation.source,
-            "metric": evaluation.metric.lower(),
-            **evaluation.counts(),
-            "rows": [
-                {name: finite_or_none(value) for name, value in row._asdict().items()}
-                for row in evaluation.rows
-            ],
-            "n_experts": evaluation.model.chosen_n_experts,
-            "refused": evaluation.rejected(),
-            "vanished": evaluation.vanished,
-            "stopped": evaluation.stopped,
-            "state_digest": evaluation.model.state_digest(),
-            "settings": evaluation.settings,
-            "version": version("streammoe"),
-        },
-        allow_nan=False,
-    )  # fmt: skip
+    """Format everything as one JSON object."""
+    return json.dumps(to_values(evaluation), allow_nan=False)
 
 
 def _heading(evaluation: Evaluation) -> list[str]:

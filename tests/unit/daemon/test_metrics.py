@@ -3,6 +3,7 @@ import platform
 import re
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from streammoe.catalogue import LiveMetrics
 from streammoe.daemon.metrics import CATALOGUE, CONDITIONS, OUTCOMES, Metrics
 from streammoe.errors import REASONS
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe.pipeline.challenger import Challenger
 from streammoe.pipeline.presence import ENOUGH, Presence
 from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
 from streammoe.ports import STALLS, SourceStatus, TopicPartition
@@ -60,6 +62,8 @@ def published(model, scores):
     metrics.histogram("streammoe_batch_seconds").observe(0.02)
     metrics.histogram("streammoe_checkpoint_seconds").observe(0.004)
     metrics.publish(model, scores, (30, 120))
+    pipeline = SimpleNamespace(model=model, scores=scores)
+    metrics.show_challenger(Challenger(pipeline, scores, missed=2))
     metrics.follow(lambda: status({0: 7}, {0: 3}, reconnected=1)._replace(held_back={TopicPartition("t", 0): 2}))
     return metrics
 
@@ -83,8 +87,8 @@ def status(positions, lags, **counters):
     )
 
 
-ERRORS = {"streammoe_prequential_rmse", "streammoe_baseline_rmse"}
-HITS = {"streammoe_prequential_accuracy", "streammoe_baseline_accuracy"}
+ERRORS = {"streammoe_prequential_rmse", "streammoe_baseline_rmse", "streammoe_challenger_rmse"}
+HITS = {"streammoe_prequential_accuracy", "streammoe_baseline_accuracy", "streammoe_challenger_accuracy"}
 WITHOUT = {
     "regressor": {*HITS, "streammoe_output_rmse"},
     "outputs": HITS,

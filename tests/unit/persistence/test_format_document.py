@@ -63,6 +63,7 @@ def contents(models, tmp_path_factory):
         "schema": {"target": "y"},
         "labels": {"key": "id"},
         "model": {"lags": 1, "reservoir": 10},
+        "challenger": {"n_experts": 2},
         "checkpoint": {"dir": str(folder)},
         "metrics": {"enabled": False},
     }
@@ -110,7 +111,7 @@ def test_the_reader_on_that_page_reads_every_golden_file_and_rejects_damage():
 def test_every_key_of_the_metadata_is_there_and_no_other(contents, models):
     said = {row[0].strip("`"): row[1] for row in table("Metadata")}
     written = set().union(*(metadata for _, metadata in contents))
-    assert set(said) == written | {"format", "restored"}
+    assert set(said) == written | {"format", "restored", "promoted"}
     saved = set().union(*(model.describe() for model in models)) | {"format"}
     assert {key for key, by in said.items() if by == "both"} == saved
     parts = [
@@ -131,8 +132,8 @@ def test_every_array_is_there_with_its_type(contents):
         said, kind = patterns[pattern], DTYPES[dtype]
         if name.startswith(STATES):
             assert name.rpartition(".")[2] in MMState._fields
-        elif name.startswith("fit.encoder."):
-            assert any(re.fullmatch(pattern, name.removeprefix("fit.")) for pattern in patterns)
+        elif name.startswith(("fit.encoder.", "challenger.", "champion.")):
+            assert any(re.fullmatch(pattern, name.partition(".")[2]) for pattern in patterns)
         elif kind == "F64":
             assert "`" not in said, name
             assert "bytes" not in said, name
