@@ -150,6 +150,10 @@ class Columns:
         """Codes of the levels of each categorical field."""
         self.feature_names: list[Any] = []
         """Names of the columns: ``x`` of a numeric field, ``color=red``, ``t:day_sin``, …"""
+        self.inputs: list[Any] = []
+        """The input that each column is about: its field; of means, their identifier."""
+        each = self.n_means // max(len(self.identifiers), 1)
+        about = dict(zip(self.lagged[self.n_lags :], np.repeat(np.arange(len(self.identifiers)), each), strict=True))
         numeric, timed = [], []
         placed: dict[Any, list[int]] = {}
         for name, text in self.entries:
@@ -166,6 +170,8 @@ class Columns:
             else:
                 numeric.append(place)
                 self.feature_names.append(name)
+            more = len(self.feature_names) - len(self.inputs)
+            self.inputs += [self.identifiers[about[name]] if name in about else name] * more
         self.layout = Layout(len(self.feature_names), len(numeric))
         places = np.full((len(placed), max(map(len, placed.values()), default=0)), -1, dtype=np.int64)
         for k, columns in enumerate(placed.values()):

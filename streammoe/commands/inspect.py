@@ -15,12 +15,20 @@ from streammoe.console import logged, plain
 from streammoe.daemon.challenger import parts_of
 from streammoe.daemon.checkpoints import learned_digest
 from streammoe.daemon.status import age_seconds
-from streammoe.errors import CheckpointError
+from streammoe.engine.portfolio import OF_MIXTURE
+from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import ESTIMATORS, MixtureOfExperts, model_of
 from streammoe.options import as_arguments
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
 from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
-from streammoe.text import printable
+from streammoe.text import counted, printable
+
+LEAST_SHOWN = 0.05
+"""Share in what is predicted from which on a single expert is shown."""
+MOST_SHOWN = 5
+"""Number of coefficients of an expert that are shown, and of its outputs."""
+UNUSED_BELOW = 0.01
+"""Mean gate share of the kept events below which a starved expert is unused."""
 
 
 def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
@@ -83,7 +91,20 @@ def to_text(description: dict[str, Any]) -> str:
         elif name == "generations":
             lines += [f"{name:14} {_generation(entry)}" for entry in value]
         elif name == "experts":
-            lines += [f"{name:14} {_expert(k, expert)}" for k, expert in enumerate(value)]
+            for k, expert in enumerate(value):
+                lines.append(f"{name:14} {_expert(k, expert)}")
+                about = [f"region: {expert['region']}", *formulas(description, expert["member"], k)]
+                lines += [f"{'':17} {line}" for line in about]
+        elif name == "member_shares":
+            lines.append(f"{'predicts':14} {shares_in_words(value)}")
+        elif name == "columns":
+            continue  # `features` says enough here
+        elif name == "coefficients":
+            lines += [
+                f"{member:14} {line}"
+                for member in singles_shown(description)
+                for line in formulas(description, member, 0)
+            ]
         elif name == "model":
             lines.append(f"{name:14} {_model(value)}")
         elif name == "challenger" and value:
@@ -107,6 +128,46 @@ def _model(described: Mapping[str, Any]) -> str:
     return f"{kind.__name__}, {plain(given) if given else 'all arguments by default'}"
 
 
+def shares_in_words(shares: Mapping[str, float]) -> str:
+    """Return which members predict, the largest share first, without those that hardly do."""
+    ranked = sorted(shares.items(), key=lambda each: -each[1])
+    return ", ".join(f"{name} {share:.1%}" for name, share in ranked if share >= 0.001) or "-"
+
+
+def singles_shown(description: Mapping[str, Any]) -> list[str]:
+    """Return the single experts whose share in what is predicted is worth showing."""
+    shares = description["member_shares"]
+    return [name for name, share in shares.items() if share >= LEAST_SHOWN and name not in OF_MIXTURE]
+
+
+def formulas(description: Mapping[str, Any], member: str, k: int) -> list[str]:
+    """Return what an expert predicts, a line for each output: its intercept and its largest coefficients."""
+    own: dict[Any, list[Mapping[str, Any]]] = {}
+    for each in description["coefficients"]:
+        if (each["member"], each["expert"]) == (member, k):
+            own.setdefault(each["output"], []).append(each)
+    more = [f"and {counted(len(own) - MOST_SHOWN, 'other')}, see --json"] if len(own) > MOST_SHOWN else []
+    lines = []
+    for output, terms in [*own.items()][:MOST_SHOWN]:
+        intercept, others = terms[0], sorted(terms[1:], key=lambda each: -abs(each["effect"]))
+        left = len(others) - MOST_SHOWN
+        words = [
+            f"{intercept['value']:.4g}",
+            *map(_term, others[:MOST_SHOWN]),
+            f"+ … ({left} more)" if left > 0 else "",
+        ]
+        name = f"log-odds of {output!s} to {description['outputs'][0]!s}" if description["are_labels"] else str(output)
+        lines.append(printable(f"{name} = {' '.join(words).rstrip()}"))
+    return lines + more
+
+
+def _term(term: Mapping[str, Any]) -> str:
+    size = f"{abs(term['value']):.4g}"
+    if term["standard_error"] is not None:
+        size = f"({size} ± {term['standard_error']:.2g})"
+    return f"{'-' if term['value'] < 0.0 else '+'} {size} {term['feature']}"
+
+
 def _expert(k: int, expert: dict[str, Any]) -> str:
     text = f"{k}  {expert['condition']}, share {expert['share']:.3g}, loss {expert['loss']:.4g}"
     if expert["nearest"] is None:
@@ -123,11 +184,30 @@ def _generation(entry: dict[str, Any]) -> str:
     )
 
 
+def details(entry: Mapping[str, Any]) -> str:
+    """Return what else an entry of the history says than when what happened to which checkpoints."""
+    return plain({name: entry[name] for name in entry if name not in ("time", "event", "n", "before", "after")})
+
+
 def _entry_of_history(entry: Mapping[str, Any]) -> str:
     """Format an entry: when, after how many events, what, beginnings of digests, and what else there is to say."""
-    more = {name: value for name, value in entry.items() if name not in ("time", "event", "n", "before", "after")}
     digests = " to ".join((entry[name] or "none")[:12] for name in ("before", "after"))
-    return printable(f"{entry['time']}  n {entry['n']:<10,} {entry['event']:10} {digests}; {plain(more)}")
+    return printable(f"{entry['time']}  n {entry['n']:<10,} {entry['event']:10} {digests}; {details(entry)}")
+
+
+def _experts(model: MixtureOfExperts) -> list[dict[str, Any]]:
+    """Return diagnostics and regions of the experts of the mixture; none during warm-up.
+
+    One that is starved is `unused` if the gate hardly prefers it anywhere, which harms nothing.
+    """
+    shares = model.member_shares
+    member = max((name for name in shares if name in OF_MIXTURE), key=shares.__getitem__, default=None)
+    found = []
+    for expert, region in zip(model.experts(), model.regions(), strict=False):
+        is_unused = expert["condition"] == "starved" and region.gate_share < UNUSED_BELOW
+        condition = "unused" if is_unused else expert["condition"]
+        found.append({**expert, "condition": condition, "member": member, "region": region.text})
+    return found
 
 
 def _saved_scores(model: MixtureOfExperts, checkpoint: Checkpoint) -> Mapping[str, float | None]:
@@ -178,23 +258,49 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
         "challenger": compared,
         "pending": pending,
         "features": model.feature_names,
+        "columns": model.columns(),
         "outputs": model.output_names,
         "warming_up": model.is_warming_up,
         "outliers": model.n_outliers,
         "drifts": model.drifts,
         "last_drift": model.last_drift and model.last_drift._asdict(),
+        "are_labels": model.is_classifier,
         "member_weights": model.member_weights,
+        "member_shares": model.member_shares,
         "expert_masses": [] if model.is_warming_up else model.masses.tolist(),
-        "experts": model.experts(),
+        "experts": _experts(model),
+        "coefficients": [
+            {name: None if value != value else value for name, value in each._asdict().items()}  # noqa: PLR0124 - NaN
+            for each in model.coefficients()
+        ],
     }
+
+
+def _draw(path: str, picture: Path) -> None:
+    """Draw a model into a file; raise `ConfigError` if there is nothing to draw, or the file cannot be written."""
+    figure = model_of(read_checkpoint(path), path).plot()
+    try:
+        figure.savefig(picture)
+    except (OSError, ValueError) as error:  # ValueError: a format that matplotlib does not know
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"--plot {picture}: {reason}; give a file such as model.png in a folder that exists"
+        ) from None
 
 
 @click.command("inspect")
 @click.argument("path", metavar="DIR_OR_FILE", type=click.Path(path_type=Path))
 @click.option("--history", is_flag=True, help="Show only what has changed the model or how it learns, oldest first.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--plot",
+    "picture",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Draw who predicts, and by what, into this file, such as model.png or model.svg.",
+)
 @logged
-def command(path: Path, history: bool, as_json: bool) -> None:
+def command(path: Path, history: bool, as_json: bool, picture: Path | None) -> None:
     """Show what a checkpoint file, or the newest sound checkpoint of a folder, holds, and the state of the others.
 
     \b
@@ -202,6 +308,8 @@ def command(path: Path, history: bool, as_json: bool) -> None:
       streammoe inspect state --json
     """
     description = inspect_path(path)
+    if picture is not None:
+        _draw(description["path"], picture)
     if as_json:
         click.echo(json.dumps(description["history"] if history else description, indent=2))
     else:

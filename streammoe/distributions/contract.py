@@ -51,6 +51,14 @@ class ExpertNoise(ABC):
     def entropy(self, n_outputs: int) -> float:
         """Return the entropy of the noise of Q outputs at scale 1, in nats."""
 
+    def location_variance(self, n_outputs: int) -> float:
+        """Return the variance of an efficient estimate of where Q outputs are, from one event at scale 1.
+
+        That is the inverse of the Fisher information, times the mean weight of events in Gram matrices; NaN where such
+        weights have no mean that says anything.
+        """
+        return math.nan
+
     # -- One output ----------------------------------------------------------------------------------------------------
 
     def pdf(self, z: FloatArray) -> FloatArray:

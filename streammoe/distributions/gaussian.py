@@ -111,6 +111,10 @@ class Gaussian(ExpertNoise):
         far = law.tail * law.square * (law.square - Q) / (law.square - Q - 2.0)
         return (self._core(Q) + far / Q) / law.total
 
+    def location_variance(self, n_outputs: int) -> float:
+        """1 but for the tails."""
+        return 1.0
+
     def _core(self, n_outputs: int) -> float:
         """Return the integral of δ²/Q over the core of Q outputs."""
         law = law_of(self.tail, n_outputs)

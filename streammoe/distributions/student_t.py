@@ -39,6 +39,10 @@ class StudentT(ExpertNoise):
         """ν / (ν − 2)."""
         return self.df / (self.df - 2.0)
 
+    def location_variance(self, n_outputs: int) -> float:
+        """(ν + Q + 2) / (ν + Q); the mean weight is 1."""
+        return (self.df + n_outputs + 2.0) / (self.df + n_outputs)
+
     def cdf(self, z: FloatArray) -> FloatArray:
         return np.asarray(special().stdtr(self.df, z))
 

@@ -57,6 +57,12 @@ class Predictor(NamedTuple):
     n_lags: int = 0
     """How many of the last targets it sees."""
 
+    def base(self, R: FloatArray, unheld: FloatArray, last: FloatArray) -> FloatArray:
+        """Return the features of rows of which its `terms` are products; arguments are as in `score`."""
+        if self.n_lags:
+            return np.concatenate([R[:, :1], np.repeat(last, len(R), axis=0), R[:, 1:]], axis=1)
+        return R if self.is_held else unheld
+
 
 class Trust(NamedTuple):
     """What weighs m members; all arrays change in place."""
@@ -87,11 +93,17 @@ class Trust(NamedTuple):
         return cls(weights, np.zeros(1), means, np.zeros(1), np.zeros(n_outputs), count, ranks, belief)
 
     @property
-    def of_members(self) -> FloatArray:
-        """(m,) How much each member matters: the larger of its weights in the density and in the point prediction."""
+    def of_predictions(self) -> FloatArray:
+        """(m,) The share of each member in point predictions, or in probabilities of classes."""
         if not self.mean_squares.size:
             return self.weights
-        found: FloatArray = np.maximum(self.weights, self.mean_weights[0] * self.weights + self.mean_weights[1:])
+        found: FloatArray = self.mean_weights[0] * self.weights + self.mean_weights[1:]
+        return found
+
+    @property
+    def of_members(self) -> FloatArray:
+        """(m,) How much each member matters: the larger of its weights in the density and in the point prediction."""
+        found: FloatArray = np.maximum(self.weights, self.of_predictions)
         return found
 
     def with_another(self, share: float, at: int) -> Trust:
@@ -417,6 +429,21 @@ def _stood_in(weights: FloatArray, replaced: int) -> FloatArray:
     return found
 
 
+def _at_series(members: Sequence[Predictor]) -> int:
+    return next(at for at, member in enumerate(members) if member.n_lags)
+
+
+def shares_of_members(
+    members: Sequence[Predictor], trust: Trust | None, beside: Trust | None, *, is_next: bool
+) -> FloatArray:
+    """Return the share (m,) of each member in what `score` predicts, given these of its arguments."""
+    if trust is None:
+        return np.ones(len(members))
+    if beside is not None and not is_next:
+        return _stood_in(beside.of_predictions, _at_series(members))
+    return trust.of_predictions
+
+
 def _below(family: Family, trace: Trace, y: FloatArray) -> FloatArray:
     """Return P(Y ≤ y) of rows by a member, (n,), for one target each."""
     shares, means, variances, _ = trace
@@ -464,14 +491,14 @@ def score(
     is_calibrated = Y is not None and trust is not None and len(trust.ranks) == 1
     ranks = np.zeros(len(W))
     if beside is not None and not is_next:
-        trust, replaced = beside, next(at for at, member in enumerate(members) if member.n_lags)
-    for at, (theta, terms, is_held, n_lags) in enumerate(members):
-        if n_lags and replaced and not traced:
+        trust, replaced = beside, _at_series(members)
+    for at, member in enumerate(members):
+        theta, terms = member.theta, member.terms
+        if member.n_lags and replaced and not traced:
             found.append(found[0])
             continue
-        seen = unheld if not is_held else R if terms is None else features_of(R, terms)
-        if n_lags:
-            seen = np.concatenate([R[:, :1], np.repeat(last, len(R), axis=0), R[:, 1:]], axis=1)
+        base = member.base(R, unheld, last)
+        seen = base if terms is None else features_of(base, terms)
         gate = seen if len(theta.experts) == 1 else W  # one expert has no gate
         keeps = traced or is_calibrated
         scores, own = mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=keeps)

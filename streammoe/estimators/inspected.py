@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from river import base
@@ -15,13 +15,19 @@ from streammoe.engine import mixture
 from streammoe.engine.diagnostics import diagnose
 from streammoe.engine.drift import Drift
 from streammoe.engine.portfolio import MEMBERS
-from streammoe.kernels.shared import limited_step
-from streammoe.model import predicting
+from streammoe.model import plotting, predicting
+from streammoe.model.coefficients import Coefficient, coefficients_of
+from streammoe.model.explaining import Explanation, explain_one
 from streammoe.model.learner import Learner
+from streammoe.model.members import kept_rows, members_of
 from streammoe.model.parameters import parameters_of
+from streammoe.model.regions import Region, regions_of
 from streammoe.model.streaming import Streaming
 from streammoe.options import Options
 from streammoe.types import FloatArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Inspected(base.Estimator):
@@ -49,6 +55,47 @@ class Inspected(base.Estimator):
         phase = self.learner.phase
         portfolio = phase.portfolio if isinstance(phase, Streaming) else None
         return {} if portfolio is None else portfolio.named_weights
+
+    @property
+    def member_shares(self) -> dict[str, float]:
+        """The share of each member that predicts in point predictions, or in probabilities of classes.
+
+        They add up to 1. Shares in the density are `member_weights`.
+        """
+        return {member.name: member.share for member in members_of(self.learner, is_next=True)}
+
+    def coefficients(self) -> list[Coefficient]:
+        """Return the coefficients of all experts of all members, in the units of inputs and target.
+
+        ``pandas.DataFrame(model.coefficients())`` is a table. What an expert predicts is the sum of its coefficients
+        times their features, of inputs that are held to their range, and missing numbers filled in with their mean.
+        """
+        return coefficients_of(self.learner)
+
+    def regions(self) -> list[Region]:
+        """Return for each expert of the mixture, in words, where the gate prefers it; empty before any event.
+
+        Of `average`, `fitted` and `latest` that mixture is meant which has the largest of `member_shares`.
+        """
+        return regions_of(self.learner)
+
+    def plot(self) -> Figure:
+        """Draw who predicts, the largest coefficients, and the lines of experts over the most important inputs.
+
+        Of several outputs the first is drawn, and of labels the second, against the first.
+
+        Raises:
+            ConfigError: matplotlib, the extra ``plot``, is not installed, or nothing was learned.
+        """
+        return plotting.plot(self.learner)
+
+    def explain_one(self, x: Mapping[Any, Any]) -> Explanation:
+        """Explain what is predicted at `x`, by members, experts and inputs; nothing is learned.
+
+        Raises:
+            InvalidEvent: a value is invalid.
+        """
+        return explain_one(self.learner, x)
 
     @property
     def is_classifier(self) -> bool:
@@ -82,6 +129,26 @@ class Inspected(base.Estimator):
     def column_kinds(self) -> dict[Any, ColumnKind]:
         """What each field holds: a kind of `streammoe.columns.kinds`; truth values are numbers."""
         return dict(self.learner.encoder.columns.own_kinds)
+
+    def columns(self) -> list[dict[str, Any]]:
+        """Return what is known of each field of events.
+
+        Returns:
+            For each its ``name`` and ``kind``; ``range``, the least and largest value of the events that the model
+            keeps, times as ISO 8601, or None; ``levels``, those of a category that have a feature, or None.
+        """
+        encoder, X = self.learner.encoder, kept_rows(self.learner)[0]
+        found = []
+        for name, kind in self.column_kinds.items():
+            known = X[:, encoder.columns.index[name]]
+            known = known[~np.isnan(known)]
+            ends: list[Any] | None = None
+            if kind != "category" and len(known):
+                ends = [float(known.min()), float(known.max())]
+                ends = [f"{np.datetime64(int(each), 's')}Z" for each in ends] if kind == "time" else ends
+            levels = list(encoder.levels[name]) if kind == "category" else None
+            found.append({"name": name, "kind": kind, "range": ends, "levels": levels})
+        return found
 
     @property
     def full_columns(self) -> dict[Any, Collection[str]]:
@@ -161,12 +228,7 @@ class Inspected(base.Estimator):
     @property
     def step_size(self) -> float:
         """Step size γ of the next event."""
-        context, state = self.learner.context, self.learner.state
-        gamma = context.steps(self.n + 1)
-        if state is None:
-            return gamma
-        span = context.learning_options(len(state.masses)).span
-        return limited_step(gamma, state.masses, self.n + 1, span, context.steps.origin)
+        return self.learner.step_size
 
     @property
     def masses(self) -> FloatArray:

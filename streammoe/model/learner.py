@@ -19,6 +19,7 @@ from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.kernels.event import UNSOUND, UNUSUAL
+from streammoe.kernels.shared import limited_step
 from streammoe.model.bound import Bound, Row
 from streammoe.model.checks import event_weight, names_in
 from streammoe.model.context import Context
@@ -104,6 +105,16 @@ class Learner:
     def n_experts(self) -> int:
         """Number of experts of that mixture; the most that there may be before there is one."""
         return self.context.options.most_experts if self.state is None else len(self.state.masses)
+
+    @property
+    def step_size(self) -> float:
+        """Step size γ of the mixture at the next event."""
+        context, state = self.context, self.state
+        gamma = context.steps(self.n + 1)
+        if state is None:
+            return gamma
+        span = context.learning_options(len(state.masses)).span
+        return limited_step(gamma, state.masses, self.n + 1, span, context.steps.origin)
 
     # -- Learning one event --------------------------------------------------------------------------------------------
 

@@ -114,6 +114,8 @@ _WRONG = {
     "backup": ("missing there", "folder there"),
     "restore": ("missing state", "file state"),
     "inspect": ("missing", "folder", "file"),
+    "inspect other.model --plot": ("folder/there/model.svg",),
+    "card": ("missing",),
     "run config.toml --from-model": ("missing.model", "other.model"),
     "run config.toml --set": (
         *("schema.target=z", "schema.target=a,y", "source.follow=true --set source.path=binary.csv.gz"),
