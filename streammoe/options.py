@@ -418,6 +418,11 @@ class RegressorOptions(Options):
         Gaussian(),
         f"Noise of the experts; {_heavy_tailed()} are for many outliers.",
     )
+    calibrate: bool = option(
+        True,
+        "Move the ends of intervals until they hold as many targets as they say, also where noise grows.",
+        more='Only with `serve="portfolio"`; the distribution that is predicted stays as it is.',
+    )
 
     @field_validator("expert")
     @classmethod

@@ -12,6 +12,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from streammoe.catalogue import COMMON, LiveMetrics, Metric, memory_limit
 from streammoe.daemon.guards import LossState
 from streammoe.daemon.health import SINKS, Health
+from streammoe.distributions.mixtures import LEVELS
 from streammoe.engine.portfolio import MEMBERS
 from streammoe.errors import REASONS
 from streammoe.estimators import MixtureOfExperts
@@ -31,6 +32,9 @@ OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
 CONDITIONS = ("alive", "starved", "duplicate")
 COMPARISON_INTERVAL = 1_000
 """Events between two comparisons of all experts."""
+
+SINGLE = "y"
+"""Name of the only output of a model, in labels; its lags have it, too."""
 
 
 CATALOGUE: dict[str, Metric] = {
@@ -54,6 +58,14 @@ CATALOGUE: dict[str, Metric] = {
     ),
     "streammoe_output_rmse": Metric(
         Gauge, "streammoe_prequential_rmse of each of several outputs", ("output", "average")
+    ),
+    "streammoe_interval_coverage": Metric(
+        Gauge,
+        f"Share of the targets in their intervals, by level: {listed([f'{each:g}' for each in LEVELS], 'or')}",
+        ("output", "level", "average"),
+    ),
+    "streammoe_interval_width": Metric(
+        Gauge, "Mean width of these intervals, in units of the target", ("output", "level", "average")
     ),
     "streammoe_prequential_accuracy": Metric(
         Gauge,
@@ -241,6 +253,9 @@ class Metrics:
         if isinstance(scores, PrequentialScores):
             for q, name in enumerate(model.output_names if scores.outputs > 1 else ()):
                 self._show("streammoe_output_rmse", scores.rmse(q), str(name))
+            outputs = model.output_names or [SINGLE]
+            for (score, q, level), average in scores.intervals.items():
+                self._show(f"streammoe_interval_{score}", average.means(), str(outputs[q]), f"{level:g}")
         else:
             self.gauge("streammoe_model_classes").set(len(model.output_names))
         self.gauge("streammoe_kernel_compile_seconds").set(compile_seconds())

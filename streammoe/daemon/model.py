@@ -65,9 +65,9 @@ def compile_kernels(settings: Settings | None = None) -> None:
                     reduce([model, model], support=X)
         if settings is None:
             _fit_many_features()
-        if settings is None or _writes_intervals(settings):
+        if settings is None or isinstance(settings.model, RegressorOptions):
             one = np.ones((1, 1, 1))
-            mixture_intervals(one[0], one, one, one, 0.9, Gaussian())
+            mixture_intervals(one[0], one, one, one, one[:0], 0.9, Gaussian())
         record = Batch(b'{"y": 0}', np.array([8]), "jsonl", None, "", [{}], {})
         decoder(record.format).decode(record, FieldRoles({}, Schema(("y",))))
     finally:
@@ -90,11 +90,6 @@ def _fit_many_features() -> None:
     p = NEWTON_LIMIT
     rows = np.zeros((3, p))
     fit_softmax(rows.copy(), 1.0, np.ones(p), rows, (2.0, 1.0), np.ones((4, 4)), np.ones((4, p)), 3, 1)
-
-
-def _writes_intervals(settings: Settings) -> bool:
-    predictions, is_asked = settings.predictions, settings.serve.enabled or settings.predictions.kind != "none"
-    return is_asked and predictions.interval > 0.0 and isinstance(settings.model, RegressorOptions)
 
 
 def _kind(settings: Settings) -> str:

@@ -27,9 +27,39 @@ DRAWN, MOST_DRAWN = 16, 1_000_000
 """How many numbers are drawn at once, at least and at most, of which some are discarded."""
 FULL = 3.0
 """Probability of a part, in units of what the mixture gives it, from which on intervals take all of it."""
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+"""Levels of the intervals whose ends are moved until they hold as many targets as they should."""
+LOG_ODDS = tuple(math.log((1.0 - level) / (1.0 + level)) for level in LEVELS)
+"""Those of the probability beyond each end, (1 − level) / 2."""
+MOST_STRETCH = 9.0
+"""Largest factor of log-odds: at 95 % a tail of 5e-15, about the least that can be told from 0."""
 
 
-def outer_tails(shares: FloatArray, tail: float) -> FloatArray:
+def stretched_tails(stretch: FloatArray, tail: float) -> FloatArray:
+    """Return the probability that intervals leave on each side, (..., 2), for one that should be left there.
+
+    Between levels log-odds are linear, and beyond the outermost ones their factor stays.
+
+    Args:
+        stretch: (..., 2, L) factors of `LOG_ODDS`, for the lower and the upper end.
+        tail: from above 0 to ½.
+
+    >>> stretched_tails(np.ones((2, 4)), 0.05).round(6).tolist()
+    [0.05, 0.05]
+    """
+    nominal, sought = np.array(LOG_ODDS), math.log(tail / (1.0 - tail))
+    ends = np.minimum.accumulate(stretch * nominal, axis=-1)
+    at = int(np.searchsorted(-nominal, -sought))
+    if at in {0, len(nominal)}:
+        last = min(at, len(nominal) - 1)
+        odds = ends[..., last] * (sought / nominal[last])
+    else:
+        share = (sought - nominal[at - 1]) / (nominal[at] - nominal[at - 1])
+        odds = (1.0 - share) * ends[..., at - 1] + share * ends[..., at]
+    return np.asarray(1.0 / (1.0 + np.exp(-odds)))
+
+
+def outer_tails(shares: FloatArray, tails: FloatArray) -> FloatArray:
     """Return what probabilities by the mixture the two tails of intervals have, (..., 2).
 
     Within a part it is not known where the targets are, of which all may be equal. So an interval takes the whole of a
@@ -37,11 +67,11 @@ def outer_tails(shares: FloatArray, tail: float) -> FloatArray:
 
     Args:
         shares: (..., B) the probability of each part, or its multiple; all 0 where the mixture is taken as it is.
-        tail: the probability of each tail, above 0 and up to ½.
+        tails: (..., 2) the probability of the lower and the upper tail, above 0 and up to ½.
 
-    >>> outer_tails(np.array([1.0, 1.0, 2.0, 1.0]), 0.1).tolist()
+    >>> outer_tails(np.array([1.0, 1.0, 2.0, 1.0]), np.full(2, 0.1)).tolist()
     [0.125, 0.125]
-    >>> outer_tails(np.array([1.0, 1.0, 1.0, 26.0, 1.0]), 0.25).tolist()
+    >>> outer_tails(np.array([1.0, 1.0, 1.0, 26.0, 1.0]), np.full(2, 0.25)).tolist()
     [0.6, 0.2]
     """
     known = np.where(shares.sum(axis=-1, keepdims=True) > 0.0, shares, 1.0)
@@ -49,7 +79,7 @@ def outer_tails(shares: FloatArray, tail: float) -> FloatArray:
     ends = np.cumsum(known, axis=-1)
     total = ends[..., -1:]
     found = []
-    for sought, is_above in ((tail * total, False), ((1.0 - tail) * total, True)):
+    for sought, is_above in ((tails[..., :1] * total, False), ((1.0 - tails[..., 1:]) * total, True)):
         at = np.minimum((ends <= sought).sum(axis=-1, keepdims=True), B - 1)
         own = np.take_along_axis(known, at, -1)
         below = (sought - np.take_along_axis(ends, at, -1) + own) / own
@@ -58,6 +88,12 @@ def outer_tails(shares: FloatArray, tail: float) -> FloatArray:
         inside = np.where((own * B > FULL * total) & (at != outermost), 0.0, inside)
         found.append(((B - 1 - at if is_above else at) + inside)[..., 0] / B)
     return np.stack(found, axis=-1)
+
+
+def check_level(level: float) -> None:
+    """Raise `ConfigError` unless this can be the probability of an interval."""
+    if not isinstance(level, Real) or not 0.0 < level < 1.0:
+        raise ConfigError(f"level: got {shown(level)}; a probability must lie between 0 and 1, both excluded")
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,9 +195,8 @@ class Mixture:
         Raises:
             ConfigError: a level outside (0, 1).
         """
-        if not isinstance(level, Real) or not 0.0 < level < 1.0:
-            raise ConfigError(f"level: got {shown(level)}; a probability must lie between 0 and 1, both excluded")
-        below, above = outer_tails(self.ranks, 0.5 * (1.0 - level)).tolist()
+        check_level(level)
+        below, above = outer_tails(self.ranks, np.full(2, 0.5 * (1.0 - level))).tolist()
         own = replace(self, ranks=UNCALIBRATED)
         return own.quantile(below), own.quantile(1.0 - above)
 

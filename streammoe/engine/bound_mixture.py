@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from streammoe.distributions.mixtures import LEVELS
 from streammoe.engine.mixture import Candidate, Scores, no_trace
 from streammoe.engine.state import UnsoundError, unsound_parts
 from streammoe.experts import Family
@@ -29,6 +30,8 @@ from streammoe.kernels.state import LearningOptions, SingleExpert, Trace
 from streammoe.schedules import Constant, Restarted, Steps
 from streammoe.types import AnyArray, FloatArray
 
+CALIBRATED = PARTS + 2 * len(LEVELS)
+"""Numbers by which the distribution of an output is calibrated, in a trace."""
 ROWS_AT_ONCE, WORK_AT_ONCE = 2048, 1e7
 """Most rows, and most multiply-adds in Gram matrices, of a call: others wait for its end, some milliseconds."""
 
@@ -147,12 +150,12 @@ def rows_at_once(work: float) -> int:
 
 
 def trace_of(written: FloatArray, n_experts: int, M: int, Q: int, n_ranked: int = 0) -> Trace:
-    """Return what each expert said of rows, and the ranks of `n_ranked` outputs, from what the kernel has written."""
-    n, E, parts = len(written), n_experts, n_ranked * PARTS
-    ends = np.cumsum([E, E * M, E * Q, parts])
-    shares, means, variances, ranks, _ = np.split(written, ends, axis=1)
+    """Return what each expert said of rows, and how `n_ranked` outputs are calibrated, as the kernel has written it."""
+    n, E, L = len(written), n_experts, len(LEVELS) if n_ranked else 0
+    ends = np.cumsum([E, E * M, E * Q, n_ranked * PARTS, n_ranked * 2 * L])
+    shares, means, variances, ranks, stretch, _ = np.split(written, ends, axis=1)
     ranks = ranks.reshape(n, n_ranked, PARTS if n_ranked else 0)
-    return Trace(shares, means.reshape(n, E, M), variances.reshape(n, E, Q), ranks)
+    return Trace(shares, means.reshape(n, E, M), variances.reshape(n, E, Q), ranks, stretch.reshape(n, n_ranked, 2, L))
 
 
 def table_of(numbers: Mapping[str, int], arrays: Mapping[str, AnyArray]) -> AnyArray:

@@ -76,7 +76,8 @@ def _stacked(arrays: Sequence[FloatArray]) -> FloatArray:
 
 def blank_trace(n: int) -> Trace:
     """Return the trace of n rows without experts."""
-    return Trace(np.empty((n, 0)), np.empty((n, 0, 0)), np.empty((n, 0, 0)), np.empty((n, 0, 0)))
+    none = np.empty((n, 0, 0))
+    return Trace(np.empty((n, 0)), none, none, none, np.empty((n, 0, 2, 0)))
 
 
 _NO_TRACE = blank_trace(0)
@@ -222,7 +223,8 @@ def score(
 def _trace(experts: FloatArray, variances: FloatArray, n: int, n_outputs: int) -> Trace:
     K = len(experts)
     shape = (n, K, variances.shape[1])
-    return Trace(np.empty((n, K)), np.empty((n, K, n_outputs)), np.empty(shape), np.empty((n, 0, 0)))
+    own = np.empty((n, K)), np.empty((n, K, n_outputs)), np.empty(shape)
+    return Trace(*own, *blank_trace(n)[3:])
 
 
 def convergence_residual(residual: FloatArray) -> float:

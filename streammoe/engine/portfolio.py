@@ -14,13 +14,14 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
+from streammoe.distributions.mixtures import LEVELS, MOST_STRETCH
 from streammoe.engine import mixture
 from streammoe.engine.members import CURVED, KINDS, SERIES, Single
 from streammoe.engine.mixture import Scores
 from streammoe.engine.products import features_of
 from streammoe.engine.state import MMState, copy_array
 from streammoe.experts import Family, Parameters
-from streammoe.kernels.calibration import DOUBT, LEAST, MEMORY, PARTS, PRIOR, gains_of, shares_of
+from streammoe.kernels.calibration import DOUBT, LEAST, LEAST_STRETCH, MEMORY, PARTS, PRIOR, gains_of, shares_of
 from streammoe.kernels.portfolio import LEAST_WEIGHT, MOST_REMEMBERED, combine, combine_means
 from streammoe.kernels.state import Trace
 from streammoe.replacements import Noticed
@@ -83,6 +84,8 @@ class Trust(NamedTuple):
     """(Q, `PARTS`) number of targets of late in each part of the served distribution; (0, `PARTS`) for classes."""
     belief: FloatArray
     """(Q,) how much these count, see `kernels.calibration`."""
+    stretch: FloatArray
+    """(Q, 2, L) factors by which the ends of intervals are moved, lower and upper, at each of `LEVELS`."""
 
     @classmethod
     def beginning(cls, n_members: int, n_outputs: int, *, is_trusted: bool) -> Trust:
@@ -90,7 +93,8 @@ class Trust(NamedTuple):
         weights, means = _first_weights(n_members, is_trusted), _first_weights(1 + n_members, is_trusted)
         count, ranks = np.zeros(1, dtype=np.int64), np.full((n_outputs, PARTS), PRIOR / PARTS)
         belief = np.full(n_outputs, DOUBT)
-        return cls(weights, np.zeros(1), means, np.zeros(1), np.zeros(n_outputs), count, ranks, belief)
+        stretch = np.ones((n_outputs, 2, len(LEVELS)))
+        return cls(weights, np.zeros(1), means, np.zeros(1), np.zeros(n_outputs), count, ranks, belief, stretch)
 
     @property
     def of_predictions(self) -> FloatArray:
@@ -149,6 +153,8 @@ class Trust(NamedTuple):
         require(largest <= most + SUM_TOLERANCE, f"array {where} has rows that add up to {largest}, above {most:g}")
         where = f"{PREFIX}{prefix}belief"
         found["belief"] = array_of(arrays, where, "float64", (n_outputs,), least=0.9 * LEAST, most=1.0 - 0.9 * LEAST)
+        where, shape = f"{PREFIX}{prefix}stretch", (n_outputs, 2, len(LEVELS))
+        found["stretch"] = array_of(arrays, where, "float64", shape, least=LEAST_STRETCH, most=MOST_STRETCH)
         return cls(**found).copied()
 
 
@@ -308,7 +314,7 @@ class Portfolio(Noticed):
             self._wake(single)
         for trust in self._trusts:
             trust.mean_count[:] = 0
-            trust.ranks[:], trust.belief[:] = PRIOR / PARTS, DOUBT
+            trust.ranks[:], trust.belief[:], trust.stretch[:] = PRIOR / PARTS, DOUBT, 1.0
 
     @property
     def _trusts(self) -> list[Trust]:
@@ -416,6 +422,7 @@ def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, replaced: 
         np.concatenate([each.means for each in parts], axis=1),
         np.concatenate([each.variances for each in parts], axis=1),
         np.broadcast_to(shares_of(trust.ranks, trust.belief), (n, *trust.ranks.shape)),
+        np.broadcast_to(trust.stretch, (n, *trust.stretch.shape)),
     )
     return Scores(losses, predictions, trace, gate=member_scores[0].trace.shares)
 
@@ -446,7 +453,7 @@ def shares_of_members(
 
 def _below(family: Family, trace: Trace, y: FloatArray) -> FloatArray:
     """Return P(Y ≤ y) of rows by a member, (n,), for one target each."""
-    shares, means, variances, _ = trace
+    shares, means, variances = trace[:3]
     scores = (y[:, None] - means[:, :, 0]) / np.sqrt(variances[:, :, 0])
     return np.asarray((shares * family.noise.cdf(scores)).sum(axis=1))
 

@@ -47,6 +47,7 @@ class RegressorArguments(MixtureOfExperts):
         degree: int = 1,
         gate_degree: int = 1,
         expert: str | ExpertNoise = "gaussian",
+        calibrate: bool = True,
         schedule: str | Schedule | None = None,
         bound: Bound = "adaptive",
         events_per_coefficient: float = 0.0,
@@ -74,6 +75,19 @@ class RegressorArguments(MixtureOfExperts):
         """Predict each row of X (n, P) by the regression function, shape (n,), or (n, Q) for several outputs."""
         predictions: FloatArray = predicting.predict(self.learner, self._table(X, feature_names))
         return predictions
+
+    def predict_interval_array(
+        self, X: AnyArray, level: float = 0.9, *, feature_names: Sequence[Any] | None = None
+    ) -> FloatArray:
+        """Predict for each row of X (n, P) and each output an interval that holds the target with probability `level`.
+
+        Returns:
+            (n, Q, 2) lower and upper ends; NaN before anything was learned.
+
+        Raises:
+            ConfigError: a level outside (0, 1).
+        """
+        return predicting.interval_array(self.learner, self._table(X, feature_names), level)
 
 
 class ClassifierArguments(MixtureOfExperts):

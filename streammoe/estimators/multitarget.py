@@ -98,6 +98,17 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         distribution: MultivariateMixture = predicting.distribution_one(self.learner, x)
         return distribution
 
+    def predict_interval_one(self, x: Mapping[Any, Any], level: float = 0.9) -> dict[Any, tuple[float, float]]:
+        """Predict for each output the interval that holds it at `x` with probability `level`; see `MoERegressor`.
+
+        Empty before anything was learned. The probability that all hold their output at once is smaller.
+
+        Raises:
+            ConfigError: a level outside (0, 1).
+        """
+        found = predicting.interval_one(self.learner, x, level).tolist()
+        return {name: (low, high) for name, (low, high) in zip(self.output_names, found, strict=True)}
+
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def learn_many(self, X: pd.DataFrame, y: pd.DataFrame, w: AnyArray | None = None) -> None:

@@ -78,6 +78,18 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         distribution: Mixture = predicting.distribution_one(self.learner, x)
         return distribution
 
+    def predict_interval_one(self, x: Mapping[Any, Any], level: float = 0.9) -> tuple[float, float]:
+        """Predict the interval that holds y at `x` with probability `level`; NaN before anything was learned.
+
+        With `calibrate` its ends follow where targets fall, while `predict_distribution_one(x).interval(level)` has
+        quantiles of the distribution.
+
+        Raises:
+            ConfigError: a level outside (0, 1).
+        """
+        low, high = predicting.interval_one(self.learner, x, level)[0].tolist()
+        return low, high
+
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def predict_many(self, X: pd.DataFrame) -> pd.Series:

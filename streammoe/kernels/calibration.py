@@ -4,6 +4,11 @@ The parts are ranges of u = P(Y ≤ y) under the density s that all members serv
 target falls into each of them as often. With h the part's share of the targets of late, times the number of parts, it
 is s(y) (1 − w + w h(u)) that predicts, where w is how much s h has been better than s of late: Bayes' rule for the two,
 with the memory that members have.
+
+A histogram follows slowly, and says nothing of where within an outermost part targets are. So intervals are widened or
+narrowed besides, on each side and at each of some levels: a target beyond an end moves it outwards, one that is not
+moves it back a little, so that as many are beyond it as should be (adaptive conformal inference; Gibbs and Candès 2021,
+arXiv 2106.00170). Ends are log-odds of the probability beyond them, which grow without limit where noise explodes.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import math
 
 import numpy as np
 
+from streammoe.distributions.mixtures import FULL, LOG_ODDS, MOST_STRETCH
 from streammoe.kernels.compile import inline, jit
 from streammoe.kernels.portfolio import DISCOUNT
 from streammoe.kernels.quantiles import below
@@ -30,6 +36,12 @@ LEAST = 1e-3
 """The least weight, of both."""
 NEGLIGIBLE = 1e-12
 """Components of less weight are left out."""
+STRETCH_STEP = 0.02
+"""By how much a target beyond an end moves it, in units of the log-odds that its level has."""
+LEAST_STRETCH = 0.3
+"""Least factor of log-odds, so that where one value recurs, intervals that hold it stay, and may hold too many."""
+LEAST_TAIL = 1e-15
+"""Least probability that is told from 0, above and below."""
 
 
 @inline
@@ -113,6 +125,49 @@ def count_rank(counts: FloatArray, belief: FloatArray, q: int, rank: float, heig
     for b in range(PARTS):
         counts[b] += share / MEMORY * (PRIOR / PARTS - counts[b])
     counts[part_of(rank)] += share
+
+
+@inline
+def _log_odds(probability: float) -> float:
+    """Return log p/(1 − p), of which p is held between `LEAST_TAIL` and its complement."""
+    p = min(max(probability, LEAST_TAIL), 1.0 - LEAST_TAIL)
+    return math.log(p / (1.0 - p))
+
+
+@inline
+def count_misses(
+    counts: FloatArray, belief: float, stretch: FloatArray, rank: float, step: float, weight: float
+) -> None:
+    """Move the ends of intervals of one output by a target, before it is counted.
+
+    Args:
+        counts: (PARTS,) those of this output, and `belief` w.
+        stretch: (2, L) factors of `LOG_ODDS`, of the lower and the upper ends; changed in place.
+        rank: u.
+        step: how far a target moves them; 0 leaves them as they are.
+        weight: of the event.
+    """
+    at, total = part_of(rank), total_of(counts)
+    even = (1.0 - belief) / PARTS
+    before = even * at
+    for b in range(at):
+        before += belief * counts[b] / total
+    own = even + belief * counts[at] / total
+    inside = min(max(rank * PARTS - at, 0.0), 1.0)
+    low, high = before + own * inside, 1.0 - before - own * inside
+    if own * PARTS > FULL:  # which intervals take as a whole
+        if at > 0:
+            low = before + own
+        if at < PARTS - 1:
+            high = 1.0 - before
+    for side in range(2):
+        odds, end = _log_odds(low if side == 0 else high), 0.0
+        for level in range(stretch.shape[1]):
+            end = min(end, stretch[side, level] * LOG_ODDS[level])  # wider intervals contain the others
+            missed = 1.0 if odds < end else 0.0
+            expected = 1.0 / (1.0 + math.exp(-LOG_ODDS[level]))
+            moved = stretch[side, level] + step * min(weight, 1.0) * (missed - expected)
+            stretch[side, level] = min(max(moved, LEAST_STRETCH), MOST_STRETCH)
 
 
 @inline

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from streammoe.distributions.mixtures import LEVELS
 from streammoe.kernels import calibration, drift, features, level_means, portfolio, quantiles, soundness
 from streammoe.kernels.by_address import flags as no_flags_at
 from streammoe.kernels.by_address import floats, numbers, whole_numbers
@@ -117,9 +118,19 @@ _REST = (
         "members",
         "residual",
     ),
-    *("weights", "surprise", "mean_weights", "mean_surprise", "mean_squares", "mean_count", "ranks", "belief"),
+    *(
+        "weights",
+        "surprise",
+        "mean_weights",
+        "mean_surprise",
+        "mean_squares",
+        "mean_count",
+        "ranks",
+        "belief",
+        "stretch",
+    ),
     *("beside_weights", "beside_surprise", "beside_mean_weights", "beside_mean_surprise", "beside_mean_squares"),
-    *("beside_mean_count", "beside_ranks", "beside_belief", "mean_weight", "outliers", "cells"),
+    *("beside_mean_count", "beside_ranks", "beside_belief", "beside_stretch", "mean_weight", "outliers", "cells"),
     *("losses_block", "loss_counts", "usual", "sums", "closed", "lag_past", "lag_fields", "noted", "noted_used"),
     *("level_fields", "level_codes", "level_values", "level_keys", "level_counts", "level_means", "level_overall"),
     *("recent_X", "recent_Y", "recent_weights", "recent_losses", "recent_used"),
@@ -175,6 +186,7 @@ RULES = (
     "tolerance",
     "threshold",
     "unit",
+    "stretch_step",
 )
 """Names of the entries of the array `rules`."""
 RULE = _indexes(RULES)
@@ -461,9 +473,11 @@ def _mix(S: Any, first: int, counts: FloatArray, Y: FloatArray, loss: FloatArray
         if counts.shape[0] > 0:
             at = 1 if first == A.beside_weights else 0
             rank, ranks = floats(S[A.rank], (2, T))[at], floats(S[first + 6], (T, calibration.PARTS))
-            belief = floats(S[first + 7], (T,))
+            belief, stretch = floats(S[first + 7], (T,)), floats(S[first + 8], (T, 2, len(LEVELS)))
+            step = floats(S[A.rules], (len(RULES),))[RULE.stretch_step]
             gain = 0.0
             for q in range(T):
+                calibration.count_misses(ranks[q], belief[q], stretch[q], rank[q], step, counts[0])
                 height = calibration.height_of(ranks[q], rank[q])
                 gain += calibration.gain_of(height, belief[q])
                 calibration.count_rank(ranks[q], belief, q, rank[q], height, counts[0])
@@ -555,7 +569,7 @@ def _rank(
 
 @inline
 def _write_ranks(S: Any, is_next: bool, out: FloatArray, at: int) -> None:
-    """Write the probability of each part of the distribution that is served, if targets are counted."""
+    """Write what calibrates the distribution that is served, and its intervals, if targets are counted."""
     if S[A.has_means] == 0:
         return
     T, parts = S[A.T], calibration.PARTS
@@ -564,6 +578,9 @@ def _write_ranks(S: Any, is_next: bool, out: FloatArray, at: int) -> None:
     for q in range(T):
         first = at + q * parts
         calibration.write_shares(ranks[q], belief[q], out[first : first + parts])
+    stretch = floats(S[A.stretch] if is_next else S[A.beside_stretch], (T * 2 * len(LEVELS),))
+    for j in range(stretch.shape[0]):
+        out[at + T * parts + j] = stretch[j]
 
 
 @cache

@@ -127,3 +127,5 @@ class Trace(NamedTuple):
     """(n, K, Q) variances, or squared scales, of each output, or (n, K, 0)."""
     ranks: FloatArray
     """(n, Q, B) the probability of each of B equal parts of the distribution of all components; or (n, 0, 0)."""
+    stretch: FloatArray
+    """(n, Q, 2, L) factors of the log-odds of the ends of intervals, see `kernels.calibration`; or (n, 0, 2, 0)."""

@@ -16,6 +16,7 @@ import numpy as np
 from streammoe.columns.encoder import INPUT_PACE, MARGIN, TARGET_PACE
 from streammoe.engine import drift
 from streammoe.engine.bound_mixture import (
+    CALIBRATED,
     options_arrays,
     rows_at_once,
     schedule_numbers,
@@ -32,7 +33,7 @@ from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.engine.recent import PAIRED, least_variation
 from streammoe.experts import Parameters
 from streammoe.kernels.by_address import address_of
-from streammoe.kernels.calibration import PARTS
+from streammoe.kernels.calibration import STRETCH_STEP
 from streammoe.kernels.event import (
     AT,
     AVERAGE,
@@ -229,7 +230,7 @@ class Bound:
         """Learn rows up to the first after which something is due; return what `event.learn` returns, and its `out`."""
         width = 2 + self._M + self.n_fields
         if traced:
-            width += self.n_experts * (1 + self._M + self._Q) + self._n_ranked * PARTS + self._K
+            width += self.n_experts * (1 + self._M + self._Q) + self._n_ranked * CALIBRATED + self._K
         out = np.empty((len(X), width))
         return self._kernel()(self._sizes[_MANY], X, Y, weights, out), out
 
@@ -362,6 +363,7 @@ def _rules(context: Context, phase: Any, unit: float) -> FloatArray:
         "tolerance": drift.TOLERANCE,
         "threshold": drift.THRESHOLD,
         "unit": unit,
+        "stretch_step": STRETCH_STEP if getattr(context.options, "calibrate", False) else 0.0,
     }
     return np.array([rules[name] for name in RULES])
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from streammoe.distributions.mixtures import check_level
 from streammoe.engine import mixture, portfolio
+from streammoe.engine.intervals import AT_ONCE, mixture_intervals
 from streammoe.model.bound import Row
 from streammoe.model.context import Context
 from streammoe.model.learner import Learner
@@ -78,6 +80,33 @@ def distribution_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
     variances = [member.theta.variances for member in served.members]
     within = np.concatenate(variances) if variances else None
     return learner.targets.distribution(scores.trace, within, learner.encoder.scaler.target_scale)
+
+
+def intervals(learner: Learner, X: FloatArray, level: float, *, is_next: bool = False) -> FloatArray:
+    """Return the interval of a level of each raw row, (n, Q, 2); NaN before anything was learned.
+
+    Raises:
+        ConfigError: a level outside (0, 1).
+    """
+    check_level(level)
+    found = np.full((len(X), learner.targets.n_outputs, 2), np.nan)
+    for start in range(0, len(X) if learner.phase.served(learner.context).members else 0, AT_ONCE):
+        rows = slice(start, start + AT_ONCE)
+        scores, _ = score(learner, X[rows], None, is_next=is_next, traced=True)
+        found[rows] = mixture_intervals(*scores.trace, level, learner.context.family.noise)
+    return found
+
+
+def interval_one(learner: Learner, x: Mapping[Any, Any], level: float) -> Any:
+    """Return the interval of a level of each output of an event, (Q, 2)."""
+    context, raw = learner.context, learner.encoder.row(x)
+    is_next = _is_next(context, raw[0].tolist())
+    return intervals(learner, context.with_last(raw), level, is_next=is_next)[0]
+
+
+def interval_array(learner: Learner, table: Table, level: float) -> FloatArray:
+    """Return the interval of a level of each row of a table and of each output, (n, Q, 2)."""
+    return intervals(learner, _rows(learner, table), level)
 
 
 def gate_one(learner: Learner, x: Mapping[Any, Any]) -> FloatArray:

@@ -240,7 +240,7 @@ class NumericTarget(Targets):
     def distribution(
         self, trace: Trace, variances: FloatArray | None, scale: FloatArray
     ) -> Mixture | MultivariateMixture:
-        (shares, means, own, ranks), noise, Q = trace, self.family.noise, self.n_outputs
+        (shares, means, own, ranks, _), noise, Q = trace, self.family.noise, self.n_outputs
         names = tuple(self.lagged_names)
         if variances is None:
             joint = MultivariateMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), Gaussian(tail=math.inf), names)

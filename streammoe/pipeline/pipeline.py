@@ -15,11 +15,12 @@ import numpy as np
 from streammoe.columns.kinds import described
 from streammoe.engine.interruption import FitCancelled, uncancellable
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
+from streammoe.kernels.state import Trace
 from streammoe.pipeline.decoders import DecodedBatch, Values, decoder, event_of
 from streammoe.pipeline.feature_columns import FeatureColumns
 from streammoe.pipeline.presence import Presence
 from streammoe.pipeline.schema import Schema
-from streammoe.pipeline.scores import Scores
+from streammoe.pipeline.scores import Scores, Spread
 from streammoe.pipeline.writing import PredictionWriter, Written
 from streammoe.ports import Batch, DeadLetter, enveloped
 from streammoe.types import BoolArray, FloatArray, IntArray
@@ -114,6 +115,10 @@ class Pipeline:
         self.columns = FeatureColumns(model, schema, is_pretrained=is_pretrained)
         self.scores = scores
         self.predictions = predictions
+        self._is_scored = False
+        """Whether intervals of the present batch enter the scores."""
+        self._scored_from = 0
+        """Event from which those of the next batch do; so much later as few of the events should."""
         self.rival: Rival | None = None
         """Another model that may predict; the scores and what is written are those of whoever predicts."""
         self.may_have_rival = False
@@ -136,9 +141,13 @@ class Pipeline:
             FitCancelled: a stop was requested during a fit; everything is as it was before the batch.
             SourceError: a header lacks the target, or has too many columns.
         """
+        first = self.model.n
+        self._is_scored = self.scores.every > 0 and first >= self._scored_from
         ledger, learned = self.learn(batch)
         for each in learned:
             self._report(ledger, each)
+        if self._is_scored:
+            self._scored_from = first + self.scores.every * (self.model.n - first)
         return ledger.to_result()
 
     def learn(self, batch: Batch) -> tuple[Ledger, list[LearnedRows]]:
@@ -285,7 +294,8 @@ class Pipeline:
         else:
             by_rival = rival[0].choose(outcome.losses[used], rival[1])
         served = outcome if rival is None or not by_rival.any() else _served(self.model, outcome, used, rival, by_rival)
-        self.scores.update(served.losses[learned], served.predictions[learned], outcome.targets[learned])
+        spreads = self._spreads(outcome, used, rival, by_rival)
+        self.scores.update(served.losses[learned], served.predictions[learned], outcome.targets[learned], spreads)
         ledger.losses.append(outcome.losses[learned])
         for at, error in outcome.rejected.items():
             stage = "learn" if error.reason == POISON else "validate"
@@ -326,11 +336,29 @@ class Pipeline:
                     met_before = np.full(stop - start, len(model.output_names))
             self.predictions.write(written.part(piece), model, self.schema.targets, version, met_before)
 
+    def _spreads(
+        self, outcome: Outcome, used: BoolArray, rival: tuple[Rival, Outcome] | None, by_rival: BoolArray
+    ) -> list[Spread]:
+        """Return the distributions that were predicted for the learned events, by whoever predicted each."""
+        if not self._is_scored:
+            return []
+        at = (np.cumsum(used) - 1)[outcome.learned]
+        theirs = by_rival[at]
+        said = [(~theirs, outcome, self.model.noise)]
+        if rival is not None:
+            said.append((theirs, rival[1], rival[0].model.noise))
+        return [
+            Spread(np.flatnonzero(own), Trace(*(part[at[own]] for part in each.trace)), noise)
+            for own, each, noise in said
+            if each.trace.shares.shape[1]
+        ]
+
     @property
     def _is_traced(self) -> bool:
-        """Whether what is written of predictions needs each expert's part."""
+        """Whether scores, or what is written of predictions, need each expert's part."""
         writer = self.predictions
-        return writer is not None and (writer.gate or (writer.interval > 0.0 and not self.model.is_classifier))
+        is_written = writer is not None and (writer.gate or (writer.interval > 0.0 and not self.model.is_classifier))
+        return self._is_scored or is_written
 
 
 class LearnedRows(NamedTuple):

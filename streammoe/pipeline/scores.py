@@ -4,29 +4,40 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from streammoe.checked import array_of, is_count, is_finite_number, require
+from streammoe.distributions import ExpertNoise
+from streammoe.distributions.mixtures import LEVELS
+from streammoe.engine.intervals import level_intervals
 from streammoe.errors import PoisonedModel
+from streammoe.kernels.state import Trace
 from streammoe.text import shown
-from streammoe.types import FloatArray
+from streammoe.types import FloatArray, IntArray
 
 WINDOW = 10_000
 """Events of the windowed average."""
 HORIZON = 1_000
 """Events after which the weight of a value in an exponential average has dropped to 1/e."""
 AVERAGES = ("running", "exponential", "window")
+EVERY = 32
+"""Of so many events one enters the averages of intervals: to find those at all levels takes twice as long as a step."""
 MIN_PROBABILITY = 1e-15
 """Lower bound of a class probability in log-losses, so that one surprise does not make them infinite."""
 
 
 class Average:
-    """The running, exponentially weighted and windowed means of a sequence of numbers."""
+    """The running, exponentially weighted and windowed means of a sequence of numbers.
 
-    def __init__(self) -> None:
+    Args:
+        every: how many events there are for each number; `HORIZON` and `WINDOW` count events.
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        self.keep, self.size = math.exp(-every / HORIZON), WINDOW // every
         self.count = 0
         self.total = 0.0
         self.exponential = 0.0
@@ -40,11 +51,11 @@ class Average:
             return
         self.count += n
         self.total += float(values.sum())
-        keep = math.exp(-1.0 / HORIZON)
+        keep = self.keep
         fades = keep ** np.arange(n - 1, -1, -1)
         self.exponential = self.exponential * keep**n + (1.0 - keep) * float(fades @ values)
         self.weight = self.weight * keep**n + (1.0 - keep) * float(fades.sum())
-        self.window = np.concatenate([self.window, values])[-WINDOW:]
+        self.window = np.concatenate([self.window, values])[-self.size :]
 
     def means(self) -> dict[str, float]:
         """Return the mean by each of `AVERAGES`; NaN before the first value."""
@@ -57,16 +68,41 @@ class Average:
         }
 
 
+class Spread(NamedTuple):
+    """The distributions that one model has predicted for some of the learned events."""
+
+    rows: IntArray
+    """(r,) which of them."""
+    trace: Trace
+    """Of these."""
+    noise: ExpertNoise
+
+
 class Scores(ABC):
-    """Named averages that a checkpoint can save and restore."""
+    """Named averages that a checkpoint can save and restore.
+
+    Attributes:
+        every: of how many events one should come with its spread; 0: none.
+    """
+
+    every = 0
 
     def __init__(self, *names: str) -> None:
         self.averages = {name: Average() for name in ("log_loss", *names)}
         self.log_loss = self.averages["log_loss"]
 
     @abstractmethod
-    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
-        """Add learned events in order: (n,) log-losses, predictions (n, Q) or (n, M), targets or class indexes."""
+    def update(
+        self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spreads: Sequence[Spread] = ()
+    ) -> None:
+        """Add learned events in order.
+
+        Args:
+            losses: (n,) log-losses.
+            predictions: (n, Q), or probabilities (n, M).
+            Y: (n, Q) targets, or (n, 1) class indexes.
+            spreads: of events whose intervals are to be scored, if there are any.
+        """
 
     @abstractmethod
     def means(self) -> dict[str, dict[str, float]]:
@@ -97,33 +133,44 @@ class Scores(ABC):
         """Restore the results of `to_json` and `arrays`; call within `streammoe.checked.restoring`."""
         sums = array_of(arrays, "scores", "float64", (len(self.averages), 4))
         for (name, average), (n, total, exponential, weight) in zip(self.averages.items(), sums.tolist(), strict=True):
-            # Means of squared errors must not be negative, since their root is taken.
-            least = 0.0 if "squared" in name else -math.inf
+            least = -math.inf if name == "log_loss" else 0.0
             count = int(n)
             is_sound = 0 <= count == n and min(total, exponential) >= least and (weight > 0.0 or not count)
             require(is_sound, f"array scores holds {shown([n, total, exponential, weight])} for {name}")
-            window = array_of(arrays, f"scores.{name}", "float64", (min(count, WINDOW),), least=least)
+            window = array_of(arrays, f"scores.{name}", "float64", (min(count, average.size),), least=least)
             vars(average).update(count=count, total=total, exponential=exponential, weight=weight, window=window)
         return self
 
 
 class PrequentialScores(Scores):
-    """Log-loss and squared error of a regressor, with the squared error of predicting the mean so far as baseline.
+    """Log-loss, squared error and intervals of a regressor; predicting the mean so far is the baseline of its error.
 
     Args:
         outputs: number of targets. Errors are averaged over them, and also available for each.
+        every: of how many events one comes with its spread.
     """
 
-    def __init__(self, outputs: int = 1) -> None:
-        self.outputs = outputs
+    def __init__(self, outputs: int = 1, *, every: int = EVERY) -> None:
+        self.outputs, self.every = outputs, every
         each = [f"squared_error.{q}" for q in range(outputs if outputs > 1 else 0)]
         super().__init__("squared_error", "baseline_squared_error", *each)
+        self.intervals = {
+            (score, q, level): Average(every)
+            for score in ("coverage", "width")
+            for q in range(outputs)
+            for level in LEVELS
+        }
+        """How many targets were in intervals, and how wide these were, by output and level."""
+        self.averages |= {f"{score}.{q}.{level:g}": each for (score, q, level), each in self.intervals.items()}
         self._targets = 0
         self._target_sums = np.zeros(outputs)
 
-    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
+    def update(
+        self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spreads: Sequence[Spread] = ()
+    ) -> None:
         if len(losses) == 0:
             return
+        self.score_intervals(Y, spreads)
         sums = self._target_sums + np.concatenate([np.zeros((1, self.outputs)), np.cumsum(Y, axis=0)])
         counts = self._targets + np.arange(len(Y))
         baseline = sums[:-1] / np.maximum(counts, 1)[:, None]
@@ -135,6 +182,22 @@ class PrequentialScores(Scores):
         for q in range(self.outputs if self.outputs > 1 else 0):
             self.averages[f"squared_error.{q}"].update(squares[:, q])
         self.averages["baseline_squared_error"].update(((Y - baseline) ** 2).mean(axis=1))
+
+    def score_intervals(self, Y: FloatArray, spreads: Sequence[Spread]) -> None:
+        """Add the intervals of events that have one."""
+        if not spreads:
+            return
+        ends = np.full((len(Y), self.outputs, len(LEVELS), 2), math.nan)
+        for each in spreads:
+            ends[each.rows] = level_intervals(each.trace, each.noise)
+        known = np.isfinite(ends).all(axis=(1, 2, 3))
+        ends, targets = ends[known], Y[known, :, None]
+        values = {
+            "coverage": (ends[..., 0] <= targets) & (targets <= ends[..., 1]),
+            "width": ends[..., 1] - ends[..., 0],
+        }
+        for (score, q, level), average in self.intervals.items():
+            average.update(values[score][:, q, LEVELS.index(level)].astype(np.float64))
 
     def means(self) -> dict[str, dict[str, float]]:
         return {
@@ -177,7 +240,9 @@ class ClassificationScores(Scores):
         """The number of classes seen."""
         return len(self._counts)
 
-    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
+    def update(
+        self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spreads: Sequence[Spread] = ()
+    ) -> None:
         """Add learned events in order.
 
         Args:
@@ -185,6 +250,7 @@ class ClassificationScores(Scores):
                 event was predicted is rare, not impossible.
             predictions: (n, M) probabilities before the event was learned. M may grow between calls.
             Y: (n, 1) index of each event's class, in the order in which classes became known.
+            spreads: none.
         """
         n = len(losses)
         if n == 0:

@@ -122,6 +122,9 @@ def well(rate):
         "streammoe_prequential_rmse{average='exponential'}": 1,
         "streammoe_baseline_rmse{average='exponential'}": 2,
         "streammoe_warming_up": lambda t: t * rate < 200,
+        "streammoe_model_events": steadily(rate),
+        "streammoe_interval_coverage{output='y',level='0.9',average='window'}": 0.9,
+        "streammoe_interval_coverage{output='y',level='0.5',average='window'}": 0.5,
         **labelled("reload_total", "outcome", RELOAD_OUTCOMES, 0),
         "streammoe_mirror_age_seconds": lambda t: t % 70,
         "streammoe_mirror_failures_total": 0,
@@ -269,6 +272,14 @@ SLOWLY = {
     "the mean is better": (
         "WorseThanTheBaseline",
         {"streammoe_prequential_rmse{average='exponential'}": lambda t: 1 + 2 * (since(t, SLOW + BEGIN) > 0)},
+    ),
+    "intervals that are too narrow": (
+        "IntervalsOff",
+        {
+            "streammoe_interval_coverage{output='y',level='0.9',average='window'}": lambda t: (
+                0.9 - 0.06 * (since(t, SLOW + BEGIN) > 0)
+            )
+        },
     ),
     "a shard that differs": (
         "ShardsDiffer",

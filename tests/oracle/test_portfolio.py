@@ -7,6 +7,7 @@ import pytest
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.distributions import Gaussian
+from streammoe.distributions.mixtures import FULL, LEVELS, MOST_STRETCH
 from streammoe.engine.members import CURVED, KINDS, SERIES
 from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.kernels import calibration, portfolio
@@ -187,7 +188,10 @@ class LiteralPortfolio:
         """Count in which parts of the distribution targets fall; return what that takes off the loss of one output."""
         if self.ranks is None:
             self.ranks, self.belief = np.full((len(y), PARTS), EVEN), np.full(len(y), calibration.DOUBT)
+            self.stretch = np.ones((len(y), 2, len(LEVELS)))
         at = (np.arange(len(y)), (self.below(r, y) * PARTS).astype(int))
+        for q, rank in enumerate(self.below(r, y)):
+            self.move_ends(q, rank, min(weight, 1))
         heights, share = self.ranks[at] * PARTS / self.ranks.sum(axis=1), min(weight, 1)
         gains = np.log(1 - self.belief + self.belief * heights)
         ahead, even = self.belief**KEPT * heights**share, (1 - self.belief) ** KEPT
@@ -195,6 +199,22 @@ class LiteralPortfolio:
         self.ranks += share / calibration.MEMORY * (EVEN - self.ranks)
         self.ranks[at] += share
         return gains[0] if len(y) == 1 else 0.0
+
+    def move_ends(self, q, rank, share):
+        """Move the ends of intervals of an output by where a target is, given the probability below it."""
+        parts = (1 - self.belief[q]) / PARTS + self.belief[q] * self.ranks[q] / self.ranks[q].sum()
+        at = int(rank * PARTS)
+        below = above = parts[at]
+        if parts[at] * PARTS <= FULL or at == 0:
+            below = parts[at] * (rank * PARTS - at)
+        if parts[at] * PARTS <= FULL or at == PARTS - 1:
+            above = parts[at] * (at + 1 - rank * PARTS)
+        tails = 0.5 * (1 - np.array(LEVELS))
+        for side, beyond in enumerate([parts[:at].sum() + below, parts[at + 1 :].sum() + above]):
+            ends = np.minimum.accumulate(self.stretch[q, side] * np.log(tails / (1 - tails)))
+            missed = np.log(beyond / (1 - beyond)) < ends
+            moved = self.stretch[q, side] + calibration.STRETCH_STEP * share * (missed - tails)
+            self.stretch[q, side] = np.clip(moved, calibration.LEAST_STRETCH, MOST_STRETCH)
 
     def learn(self, r, y, gamma, weight):
         logs = self.log_densities(r, y)
@@ -269,6 +289,7 @@ def test_predictions_losses_and_weights_are_those_of_the_formulas(family):
             np.testing.assert_allclose(model.arrays()["portfolio.mean_weights"], slow.trust_in_means.weights, rtol=1e-6)
             np.testing.assert_allclose(model.arrays()["portfolio.ranks"], slow.ranks, rtol=1e-12)
             np.testing.assert_allclose(model.arrays()["portfolio.belief"], slow.belief, rtol=1e-7)
+            np.testing.assert_allclose(model.arrays()["portfolio.stretch"], slow.stretch, rtol=1e-12)
         largest = np.maximum(largest, slow.trust.weights)
     assert (largest > 0.4).sum() >= 2, "the stream must make several members matter"
 

@@ -10,12 +10,15 @@ import pytest
 from click.testing import CliRunner
 from river import dummy, linear_model, multiclass, preprocessing, tree
 
+from streammoe import MoERegressor
 from streammoe.assembly import open_daemon
 from streammoe.commands import main
 from streammoe.commands.evaluate import peers
 from streammoe.commands.evaluate.prequential import LearnerScores, evaluate, table, to_json
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
+from streammoe.distributions import Mixture
+from streammoe.engine.intervals import mixture_intervals
 from streammoe.errors import ConfigError
 
 N = 400
@@ -136,6 +139,31 @@ def test_what_is_no_learner_of_river_is_rejected_and_nothing_is_imported():
 
 
 # --- reports --------------------------------------------------------------------------------------------------------
+
+
+def test_intervals_and_distributions_are_scored_before_each_event_is_learned():
+    rng, levels = np.random.default_rng(0), np.arange(0.0025, 1.0, 0.005)
+    rows = [{"a": a, "y": 2.0 * a + noise} for a, noise in rng.normal(size=(200, 2)).tolist()]
+    write("d.jsonl", rows)
+    found, model = run(), MoERegressor(2, warmup=200)
+    model.set_columns(["a"])
+    X, Y = (np.array([[row[name]] for row in rows]) for name in "ay")
+    trace = model.learn_rows(X, Y, traced=True).trace
+    low, high = mixture_intervals(*trace, 0.8, model.noise)[:, 0].T
+    scores = []
+    for y, shares, means, variances, ranks, _ in zip(Y[:, 0], *trace, strict=True):
+        q = Mixture(shares, means[:, 0], variances[:, 0], model.noise, ranks[0]).quantile(levels)
+        scores.append(2.0 * np.mean(((y < q) - levels) * (q - y)))
+    as_json = json.loads(to_json(found))
+    [own] = [each for each in as_json["intervals"] if each["level"] == 0.8]
+    assert own == {
+        "output": "y",
+        "level": 0.8,
+        "coverage": np.mean((low <= Y[:, 0]) & (Y[:, 0] <= high)),
+        "width": pytest.approx(np.mean(high - low)),
+    }
+    assert as_json["crps"] == pytest.approx(np.mean(scores), rel=2e-3)
+    assert f"80% {own['coverage']:.1%}" in table(found)
 
 
 @pytest.mark.slow

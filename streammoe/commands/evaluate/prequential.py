@@ -19,11 +19,13 @@ from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.model import compile_kernels, model_from, schema_of
 from streammoe.daemon.signals import StopFlag
+from streammoe.distributions.mixtures import LEVELS
 from streammoe.engine.interruption import FitCancelled, cancellable
+from streammoe.engine.intervals import crps
 from streammoe.estimators import MixtureOfExperts
 from streammoe.pipeline.decoders import decoder
 from streammoe.pipeline.pipeline import Pipeline
-from streammoe.pipeline.scores import MIN_PROBABILITY, ClassificationScores, PrequentialScores
+from streammoe.pipeline.scores import MIN_PROBABILITY, Average, ClassificationScores, PrequentialScores, Spread
 from streammoe.ports import Batch
 from streammoe.settings import Settings
 from streammoe.text import share_learned
@@ -52,6 +54,10 @@ class Evaluation(Tally):
     model: MixtureOfExperts
     settings: dict[str, Any]
     """Schema and model, as plain values."""
+    intervals: list[dict[str, Any]] = field(default_factory=list)
+    """Coverage and mean width of the intervals of our model, by output and level; empty for classes."""
+    crps: float | None = None
+    """Mean continuous ranked probability score of our model, over events and outputs; None for classes."""
     rows: list[LearnerScores] = field(default_factory=list)
     """Our model first, the baseline last."""
     stopped: bool = False
@@ -123,6 +129,9 @@ def evaluate(
             source_name, max_ratio, instead="no scores", remedy="To score the others nevertheless"
         )
     ours = np.concatenate([np.empty(0), *scores.pieces])
+    if isinstance(scores, _SquaredErrors):
+        seconds -= scores.seconds
+        evaluation.intervals, evaluation.crps = scores.of_intervals(schema.targets), scores.crps.means()["running"]
     row = _row(evaluation, f"streammoe, {describe_n_experts(pipeline.model)}", ours, seconds)
     evaluation.rows = [row._replace(log_loss=scores.log_loss.means()["running"])]
     evaluation.rows += [_row(evaluation, p.name, np.array(p.losses), p.seconds, p.failure) for p in peers]
@@ -166,13 +175,37 @@ def _row(
 
 
 class _SquaredErrors(PrequentialScores):
-    """Scores that record the squared errors of all events."""
+    """Scores that record the squared errors of all events, and score all that is said of their distribution.
+
+    Attributes:
+        crps: the continuous ranked probability score, in units of the target.
+        seconds: time spent with distributions, which learning does not need.
+    """
 
     def __init__(self, outputs: int) -> None:
-        super().__init__(outputs)
+        super().__init__(outputs, every=1)
         self.pieces: list[FloatArray] = []
+        self.crps, self.seconds = Average(), 0.0
 
-    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
+    def of_intervals(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return coverage and mean width by output and level."""
+        running = {key: finite_or_none(each.means()["running"]) for key, each in self.intervals.items()}
+        return [
+            {"output": name, "level": level, **{score: running[score, q, level] for score in ("coverage", "width")}}
+            for q, name in enumerate(names)
+            for level in LEVELS
+        ]
+
+    def update(
+        self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spreads: Sequence[Spread] = ()
+    ) -> None:
+        started = time.perf_counter()
+        self.score_intervals(Y, spreads)
+        found = np.full(len(Y), math.nan)
+        for each in spreads:
+            found[each.rows] = crps(each.trace, Y[each.rows], each.noise).mean(axis=1)
+        self.crps.update(found[np.isfinite(found)])
+        self.seconds += time.perf_counter() - started
         self.log_loss.update(losses)
         self.pieces.append(((Y - predictions) ** 2).mean(axis=1))
 
@@ -184,7 +217,9 @@ class _Misses(ClassificationScores):
         super().__init__()
         self.pieces: list[FloatArray] = []
 
-    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray) -> None:
+    def update(
+        self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spreads: Sequence[Spread] = ()
+    ) -> None:
         if not len(losses):
             return
         self.log_loss.update(np.minimum(losses, -math.log(MIN_PROBABILITY)))
@@ -227,6 +262,8 @@ def to_values(evaluation: Evaluation) -> dict[str, Any]:
         "metric": evaluation.metric.lower(),
         **evaluation.counts(),
         "rows": [{name: finite_or_none(value) for name, value in row._asdict().items()} for row in evaluation.rows],
+        "crps": evaluation.crps and finite_or_none(evaluation.crps),
+        "intervals": evaluation.intervals,
         "n_experts": evaluation.model.chosen_n_experts,
         "refused": evaluation.rejected(),
         "vanished": evaluation.vanished,
@@ -256,6 +293,12 @@ def _heading(evaluation: Evaluation) -> list[str]:
 
 def _notes(evaluation: Evaluation) -> list[str]:
     lines = ["events/s: ours include parsing the records, the others start from dicts"]
+    if evaluation.crps is not None and math.isfinite(evaluation.crps):
+        lines += [f"CRPS of what our model predicts: {format_number(evaluation.crps)}, in units of the target"]
+    for output in dict.fromkeys(each["output"] for each in evaluation.intervals):
+        own = [each for each in evaluation.intervals if each["output"] == output and each["coverage"] is not None]
+        said = (f"{each['level']:.0%} {each['coverage']:.1%}, width {format_number(each['width'])}" for each in own)
+        lines += [f"its intervals of {output}, and the share of targets in them: {'; '.join(said)}"] if own else []
     if evaluation.model.is_warming_up:
         lines += ["the warm-up has not ended: single experts predicted; see model.warmup"]
     lines += [

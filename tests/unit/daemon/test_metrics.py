@@ -17,7 +17,7 @@ from streammoe.errors import REASONS
 from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
 from streammoe.pipeline.challenger import Challenger
 from streammoe.pipeline.presence import ENOUGH, Presence
-from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores
+from streammoe.pipeline.scores import AVERAGES, ClassificationScores, PrequentialScores, Spread
 from streammoe.ports import STALLS, SourceStatus, TopicPartition
 from streammoe.scaleout.shard_metrics import CATALOGUE as OF_REDUCE
 from streammoe.scaleout.shard_metrics import OF_FOLLOWERS, ReduceMetrics
@@ -49,8 +49,10 @@ def learned(kind="regressor", n=200, warmup=100):
     if kind == "outputs":
         model.set_targets(["low", "high"])
     model.set_columns(["x0", "x1"])
-    outcome = model.learn_rows(X, targets)
-    scores.update(outcome.losses, outcome.predictions, outcome.targets)
+    outcome = model.learn_rows(X, targets, traced=True)
+    rows = np.arange(n)
+    spreads = [] if kind == "classifier" else [Spread(rows, outcome.trace, model.noise)]
+    scores.update(outcome.losses, outcome.predictions, outcome.targets, spreads)
     return model, scores
 
 
@@ -88,6 +90,7 @@ def status(positions, lags, **counters):
 
 
 ERRORS = {"streammoe_prequential_rmse", "streammoe_baseline_rmse", "streammoe_challenger_rmse"}
+ERRORS |= {"streammoe_interval_coverage", "streammoe_interval_width"}
 HITS = {"streammoe_prequential_accuracy", "streammoe_baseline_accuracy", "streammoe_challenger_accuracy"}
 WITHOUT = {
     "regressor": {*HITS, "streammoe_output_rmse"},
@@ -208,6 +211,7 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
         assert value["prequential_rmse", average] == pytest.approx(scores.means()["rmse"][average])
         assert value["baseline_rmse", average] == pytest.approx(scores.means()["baseline_rmse"][average])
         assert value["prequential_log_loss", average] == pytest.approx(scores.log_loss.means()[average])
+    assert value["interval_coverage", "window", "0.9", "y"] == scores.intervals["coverage", 0, 0.9].means()["window"]
     for k, expert in enumerate(model.experts()):
         assert value["expert_loss", str(k)] == pytest.approx(expert["loss"])
         assert value["expert_divergence", str(k)] == pytest.approx(expert["divergence"])
@@ -229,6 +233,8 @@ def test_outputs_and_classes_have_scores_of_their_own():
     for average in AVERAGES:
         found = [value["output_rmse", average, name] for name in ("low", "high")]
         assert found == pytest.approx([scores.rmse(0)[average], scores.rmse(1)[average]])
+        width = scores.intervals["width", 1, 0.5].means()[average]
+        assert value["interval_width", average, "0.5", "high"] == pytest.approx(width)
         assert value["prequential_rmse", average] == pytest.approx(scores.means()["rmse"][average])
     model, scores = learned("classifier")
     value = samples(published(model, scores))

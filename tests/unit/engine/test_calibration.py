@@ -1,13 +1,16 @@
 """Distributions are calibrated by where targets fall in them: how far that may be trusted."""
 
+import copy
 import math
 
 import numpy as np
 import pytest
 
 from streammoe import MoEMultiTargetRegressor, MoERegressor
+from streammoe.distributions.mixtures import LEVELS
 from streammoe.engine.intervals import mixture_intervals
 from streammoe.engine.portfolio import Trust
+from streammoe.errors import ConfigError
 from streammoe.kernels import calibration
 
 RNG = np.random.default_rng(0)
@@ -72,8 +75,8 @@ def test_one_of_several_outputs_is_calibrated_as_a_single_one():
 
 
 def test_where_the_members_are_right_it_costs_next_to_nothing_and_is_found_out_where_they_are_wrong():
-    counts, belief = Trust.beginning(1, 1, is_trusted=False)[-2:]
-    gains = calibration.gains_of(counts[0], belief[0], RNG.random(100))
+    trust = Trust.beginning(1, 1, is_trusted=False)
+    gains = calibration.gains_of(trust.ranks[0], trust.belief[0], RNG.random(100))
     assert not gains.any()
     model, total = MoERegressor(2, lags="off"), 0.0
     for start in range(0, N, 100):
@@ -92,6 +95,43 @@ def test_after_targets_have_changed_their_distribution_it_is_not_trusted_for_lon
     found = inside(model, LINE + NOISE, 0.5)
     assert found[300:1000].mean() > 0.3
     assert found[1000:].mean() == pytest.approx(0.5, abs=0.1)
+
+
+GROWING = LINE + 1.002 ** np.arange(N) * NOISE
+
+
+@pytest.mark.parametrize("kind", ["growing", "half zeros", "skewed"])
+def test_ends_move_until_intervals_hold_as_many_targets_as_they_say_and_keep_a_value_that_recurs(kind):
+    y = GROWING if kind == "growing" else TARGETS[kind]
+    kept = [inside(MoERegressor(2, calibrate=True), y, level).mean() for level in LEVELS]
+    plain = [inside(MoERegressor(2, calibrate=False), y, level).mean() for level in LEVELS]
+    if kind == "half zeros":
+        assert (np.array(kept) > np.array(LEVELS) - 0.01).all()
+        return
+    np.testing.assert_allclose(kept, LEVELS, atol=0.02)
+    assert np.abs(np.subtract(kept, LEVELS)).sum() < np.abs(np.subtract(plain, LEVELS)).sum()
+
+
+def test_intervals_of_one_event_of_rows_and_of_what_is_learned_are_the_same():
+    X3, Y = X[:1_000], np.column_stack([GROWING, TARGETS["skewed"]])[:1_000]
+    model = MoEMultiTargetRegressor(2, lags="off")
+    assert np.isnan(model.predict_interval_array(X3[:2])).all()
+    assert model.predict_interval_one(row(0)) == {}
+    model.learn_array(X3[:-1], Y[:-1])
+    assert (model.learner.phase.portfolio.trust.stretch != 1.0).all()
+    narrower = model.predict_interval_array(X3, 0.1)
+    for level in (0.3, 0.8, 0.93, 0.99):
+        several = model.predict_interval_array(X3, level)
+        assert several.shape == (1_000, 2, 2)
+        one = model.predict_interval_one(row(999), level)
+        np.testing.assert_allclose([one["y0"], one["y1"]], several[-1], rtol=1e-9)
+        trace = copy.copy(model).learn_rows(X3[-1:], Y[-1:], traced=True).trace
+        np.testing.assert_allclose(mixture_intervals(*trace, level, model.noise)[0], several[-1], rtol=1e-9)
+        assert (several[:, :, 0] < narrower[:, :, 0]).all()
+        assert (several[:, :, 1] > narrower[:, :, 1]).all()
+        narrower = several
+    with pytest.raises(ConfigError):
+        model.predict_interval_array(X3, 1.0)
 
 
 def test_many_rows_are_scored_in_little_memory():

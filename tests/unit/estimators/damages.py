@@ -170,6 +170,7 @@ PORTFOLIO = {
     "means of two members": lambda a: a.update({"portfolio.mean_weights": np.full(3, 1 / 3)}),
     "negative errors of means": lambda a: a["portfolio.mean_squares"].fill(-1.0),
     "a part into which no target falls": lambda a: a["portfolio.ranks"].__setitem__((0, 3), 0.0),
+    "ends of intervals on the median": lambda a: a["portfolio.stretch"].fill(0.0),
     "no belief in calibration": lambda a: a["portfolio.belief"].fill(0.0),
     "more targets than are remembered": lambda a: a["portfolio.ranks"].fill(60.0),
     "means of a negative number": lambda a: a["portfolio.mean_count"].fill(-1),

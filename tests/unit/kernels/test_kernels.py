@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy.special import softmax as reference_softmax
 
+from streammoe.engine.mixture import blank_trace
 from streammoe.kernels import categorical
 from streammoe.kernels.batch import NEWTON_LIMIT, adaptive_weights, fit_softmax, softmax_gradient, softmax_objective
 from streammoe.kernels.linalg import invert_spd
 from streammoe.kernels.softmax import adaptive_weight
 from streammoe.kernels.soundness import LARGEST_LOSS, LARGEST_PREDICTION, are_small
-from streammoe.kernels.state import Trace
 from tests.oracle.literal import curvature_weight
 from tests.unit.cases import log_classes, log_gate
 
@@ -34,7 +34,7 @@ def test_the_adaptive_weight_is_the_literal_one():
 
 # --- events that a model holds for next to impossible -----------------------------------------------------------------
 
-NOTHING = Trace(np.empty((0, 0)), *[np.empty((0, 0, 0))] * 3)
+NOTHING = blank_trace(0)
 
 
 def classes_of(size, K, M, p=3):

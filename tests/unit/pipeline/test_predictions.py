@@ -72,7 +72,7 @@ def check_numbers(row, model, x, held):
     assert row["prediction"] == (pytest.approx(predicted, rel=1e-9, abs=1e-12) if predicted else predicted)
     assert row["gate"][: len(gate)] == pytest.approx([1.0, 0.0] if model.is_warming_up else gate, abs=1e-12)
     if model.n and predicted:
-        found, expected = row["interval"], model.predict_distribution_one(x).interval(0.9)
+        found, expected = row["interval"], model.predict_interval_one(x, 0.9)
         for name in found if isinstance(found, dict) else [slice(None)]:
             assert found[name] == pytest.approx(list(expected[name]), rel=1e-6)
 
@@ -83,3 +83,14 @@ def check_classes(row, model, x, held):
     assert row["prediction"] == max(known, key=row["probabilities"].__getitem__, default=None)
     if known and f"c={held['c']}" in model.feature_names:
         assert row["probabilities"] == pytest.approx(model.predict_proba_one(x), abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 10])
+def test_intervals_of_one_batch_in_so_many_events_are_scored(size):
+    line = pipeline("regressor")
+    line.scores.every = 5
+    for start in range(0, 120, size):
+        run(line, [event("regressor", i) for i in range(start, start + size)])
+    found = {average.count for average in line.scores.intervals.values()}
+    assert len(found) == 1
+    assert found.pop() == pytest.approx(line.model.n / 5, abs=size)

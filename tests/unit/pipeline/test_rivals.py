@@ -58,6 +58,7 @@ def test_the_rival_predicts_what_it_would_alone_and_learning_is_what_it_would_be
     before = run(alone, events, FORMATS[kind], sizes)
     line = pipeline(kind, predictions=writer("rows.jsonl"))
     line.rival, line.may_have_rival = GlobalRival(7, rival, Contest(always=True)), True
+    line.scores.every = kind != "classifier"  # so that all intervals are scored
     assert run(line, events, FORMATS[kind], sizes) == before, "with the losses, which the guard sees"
     assert line.model.state_digest() == alone.model.state_digest()
     assert rival.state_digest() == digest
@@ -85,6 +86,11 @@ def test_the_rival_predicts_what_it_would_alone_and_learning_is_what_it_would_be
     else:
         known = [row for row in found if row["loss"] is not None]
         assert line.scores.log_loss.means()["running"] == pytest.approx(np.mean([row["loss"] for row in known]))
+        said = [(row["interval"], row["target"]) for row in known]
+        if kind == "outputs":
+            said = [(interval[TARGETS[kind][0]], target[TARGETS[kind][0]]) for interval, target in said]
+        inside = np.mean([low <= target <= high for (low, high), target in said])
+        assert line.scores.intervals["coverage", 0, 0.8].means()["running"] == pytest.approx(inside)
 
 
 def test_what_the_rival_cannot_say_in_numbers_the_own_model_says(writer):

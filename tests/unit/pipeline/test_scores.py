@@ -4,7 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
+from streammoe.distributions import Gaussian
+from streammoe.kernels.state import Trace
 from streammoe.persistence import decode, encode
 from streammoe.pipeline.scores import (
     AVERAGES,
@@ -14,6 +17,7 @@ from streammoe.pipeline.scores import (
     Average,
     ClassificationScores,
     PrequentialScores,
+    Spread,
 )
 
 N, M = 400, 4
@@ -46,7 +50,27 @@ def numbers():
     """Return scores of three outputs and what they are updated with: losses, predictions and targets."""
     rng = np.random.default_rng(3)
     Y = rng.normal(loc=[1.0, -5.0, 100.0], scale=3.0, size=(N, 3))
-    return PrequentialScores(3), rng.normal(size=N), Y + rng.normal(size=(N, 3)), Y
+    predictions = Y + rng.normal(size=(N, 3))
+    return PrequentialScores(3), rng.normal(size=N), predictions, Y, spreads_of(predictions)
+
+
+def spreads_of(means):
+    """Normal distributions with these means, of which every third one is another model's; the first event has none."""
+    n = len(means)
+    none = np.empty((n, 3, 0))
+    trace = Trace(np.ones((n, 1)), means[:, None], np.broadcast_to([1.0, 4.0, 0.25], (n, 1, 3)), none, none[..., None])
+    trace.shares[0] = 0.0
+    other = np.arange(n) % 3 == 0
+    return [np.arange(n), other, trace]
+
+
+def spreads_in(part, rows, other, trace):
+    """Return the spreads of some of these events, as the pipeline passes them."""
+    found = []
+    for each in (False, True):
+        at = np.flatnonzero(other[part] == each)
+        found.append(Spread(at, Trace(*(array[part][at] for array in trace)), Gaussian()))
+    return found
 
 
 def classes():
@@ -57,17 +81,27 @@ def classes():
     for i in range(1, N):
         known = len(set(given[:i]))
         probabilities[i, :known] = rng.dirichlet(np.ones(known))
-    return ClassificationScores(), rng.exponential(size=N), probabilities, np.array(given, float)[:, None]
+    return ClassificationScores(), rng.exponential(size=N), probabilities, np.array(given, float)[:, None], None
 
 
 STREAMS = {"three outputs": numbers, "classes": classes}
 
 
 def scored(name, cuts=()):
-    scores, *events = STREAMS[name]()
+    scores, *events, spreads = STREAMS[name]()
     for part in np.split(np.arange(N), cuts):
-        scores.update(*(array[part] for array in events))
+        scores.update(*(array[part] for array in events), () if spreads is None else spreads_in(part, *spreads))
     return scores, *events
+
+
+def test_intervals_are_scored_whoever_predicted_them():
+    scores, _, means, Y = scored("three outputs", [1, 7, 100])
+    at = np.arange(1, N)  # of the first one nothing was predicted
+    for (score, q, level), average in scores.intervals.items():
+        half = norm.ppf(0.5 + 0.5 * level) * [1.0, 2.0, 0.5][q]
+        inside = np.abs(Y[at, q] - means[at, q]) <= half
+        expected = inside.mean() if score == "coverage" else 2.0 * half
+        assert average.means()["running"] == pytest.approx(expected)
 
 
 def kept(scores):
