@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -57,7 +56,7 @@ def plot(learner: Learner) -> Figure:
         ConfigError: matplotlib is not installed, or nothing was learned.
     """
     try:
-        figures = importlib.import_module("matplotlib.figure")
+        from matplotlib.figure import Figure
     except ImportError:
         raise not_installed("plot", "matplotlib", "plot") from None
     members, (X, Y), names = members_of(learner, is_next=True), kept_rows(learner), learner.targets.lagged_names
@@ -78,7 +77,7 @@ def plot(learner: Learner) -> Figure:
     behind = dict(zip(map(str, columns.feature_names), columns.inputs, strict=True))
     known = {name for name in columns.own_kinds if not np.isnan(X[:, columns.index[name]]).all()}
     inputs = [*dict.fromkeys(behind[name] for name in features if behind.get(name) in known)][:MOST_INPUTS]
-    figure: Figure = figures.Figure(figsize=(13.0, 8.0 if inputs else 4.5), layout="constrained")
+    figure: Figure = Figure(figsize=(13.0, 8.0 if inputs else 4.5), layout="constrained")
     parts = figure.subfigures(2 if inputs else 1, 1, squeeze=False)[:, 0]
     left, right = parts[0].subplots(1, 2, width_ratios=(1, 2))
     _draw_shares(left, members)

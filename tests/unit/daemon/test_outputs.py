@@ -39,7 +39,7 @@ def write_row(sink, wait):
     """Write a prediction."""
     one, trace = np.ones((1, 1)), Trace(*np.ones((5, 0)))
     row = Written([{"row": 0}], None, np.ones(1, np.int64), one, one, None, np.ones(1), trace, one)
-    model = SimpleNamespace(output_names=["y"])
+    model = SimpleNamespace(output_names=["y"], is_classifier=False)
     PredictionWriter(sink, 0.0, gate=False, wait=wait).write(row, model, ("y",), None, None)
 
 

@@ -92,8 +92,7 @@ def test_each_record_of_a_file_that_can_be_read_is_predicted(rows):
     model = streammoe.load("state")
     for row, x in zip(found, (RECORD, {}), strict=True):
         assert row["prediction"] == pytest.approx(model.predict_one(x), rel=1e-12)
-        expected = model.predict_distribution_one(x).interval(0.5)
-        assert row["interval"] == pytest.approx(expected, rel=1e-6)
+        assert row["interval"] == pytest.approx(model.predict_interval_one(x, 0.5), rel=1e-6)
         assert row.keys() == {"place", "model_version", "prediction", "interval"}
     assert found[0]["place"] == {"path": "new.csv", "offset": 12}
     assert "wrong_type 1" in said
