@@ -19,15 +19,15 @@ _UNKNOWN: Any = repeat(msgspec.UNSET)
 class Row(msgspec.Struct):
     """The prediction of an event; what is not known of any event is left out."""
 
-    place: Any
-    model_version: int
-    global_version: Any
-    prediction: Any
-    interval: Any
-    target: Any
-    loss: Any
-    probabilities: Any
-    gate: Any
+    place: Any = msgspec.UNSET
+    model_version: int | msgspec.UnsetType = msgspec.UNSET
+    global_version: int | msgspec.UnsetType = msgspec.UNSET
+    prediction: float | str | dict[str, float | None] | None = None
+    interval: list[float | None] | dict[str, list[float | None]] | msgspec.UnsetType = msgspec.UNSET
+    target: Any = msgspec.UNSET
+    loss: float | msgspec.UnsetType | None = msgspec.UNSET
+    probabilities: dict[str, float | None] | msgspec.UnsetType = msgspec.UNSET
+    gate: list[float | None] | msgspec.UnsetType = msgspec.UNSET
 
 
 _encoder = msgspec.json.Encoder()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -21,14 +22,41 @@ LINES = ("application/jsonl", "application/x-ndjson")
 """Types of JSON Lines."""
 MOST_PROBLEMS = 100
 """Rows of a request whose problems an answer names."""
+_TEXT_OR_NAN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|NaN', re.DOTALL)
+
+
+class Problem(msgspec.Struct):
+    """A row that the stream would reject, counted from 0, and why."""
+
+    row: int
+    reason: str
+    detail: str
+
+
+class Failure(msgspec.Struct, omit_defaults=True):
+    """Why a request was not answered."""
+
+    error: str
+    problems: list[Problem] = []
 
 
 class RequestError(StreammoeError):
-    """A request that cannot be answered, with its HTTP status and what else there is to say."""
+    """A request that cannot be answered, with its HTTP status and its rows that are to blame."""
 
-    def __init__(self, status: int, message: str, **more: Any) -> None:
+    def __init__(self, status: int, message: str, problems: Sequence[Problem] = ()) -> None:
         super().__init__(message)
-        self.status, self.more = status, more
+        self.status, self.problems = status, [*problems]
+
+
+def without_nan(body: bytes) -> bytes:
+    """Replace NaN, which is no JSON but which many clients write for missing numbers, by null.
+
+    >>> without_nan(b'{"NaN": NaN}')
+    b'{"NaN": null}'
+    """
+    if b"NaN" not in body:
+        return body
+    return _TEXT_OR_NAN.sub(lambda found: b"null" if found[0] == b"NaN" else found[0], body)
 
 
 def records_in(body: bytes, content_type: str) -> tuple[list[bytes], str]:
@@ -37,6 +65,7 @@ def records_in(body: bytes, content_type: str) -> tuple[list[bytes], str]:
     Raises:
         RequestError: it is neither.
     """
+    body = without_nan(body)
     begin = body.lstrip()[:1]
     try:
         if content_type.partition(";")[0].strip().lower() not in LINES:
@@ -44,7 +73,7 @@ def records_in(body: bytes, content_type: str) -> tuple[list[bytes], str]:
                 return [bytes(each) for each in msgspec.json.decode(body, type=list[msgspec.Raw])], "list"
             msgspec.json.decode(body, type=msgspec.Raw)
             return [body], "object"
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         if begin != b"{":
             raise RequestError(400, f"the body must be a JSON object, a list of them or JSON Lines: {error}") from None
     return [line for line in body.splitlines() if line.strip()], "lines"
@@ -68,8 +97,8 @@ def answers(snapshot: Snapshot, requests: Sequence[Sequence[bytes]], interval: f
     found: list[list[Row] | RequestError] = []
     for start, stop in pairwise(accumulate(map(len, requests), initial=0)):
         bad = [i for i in range(start, stop) if i in problems] if problems else []
-        named = [{"row": i - start, "reason": problems[i][0], "detail": problems[i][1]} for i in bad[:MOST_PROBLEMS]]
-        first = f"row {named[0]['row']}: {named[0]['detail']}" if named else ""
+        named = [Problem(i - start, *problems[i]) for i in bad[:MOST_PROBLEMS]]
+        first = f"row {named[0].row}: {named[0].detail}" if named else ""
         found.append(RequestError(422, first, problems=named) if bad else [rows[i] for i in range(start, stop)])
     return found
 

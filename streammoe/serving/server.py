@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from prometheus_client import Counter, Gauge, Histogram
+from tornado.web import RequestHandler
 
 from streammoe.catalogue import LiveMetrics, Metric
-from streammoe.errors import StreammoeError
 from streammoe.rows import Row
-from streammoe.serving import inference
-from streammoe.serving.answers import LINES, RequestError, answers, records_in
+from streammoe.serving import docs, inference, openapi
+from streammoe.serving.answers import LINES, Failure, RequestError, answers, records_in
+from streammoe.serving.openapi import JSON, Route
 from streammoe.serving.snapshot import Published, Snapshot
 from streammoe.settings import ServeSettings
 from streammoe.text import shown
 from streammoe.web.listener import Handler, Limits, Listener
 
-SECONDS = 30.0
-"""For a request, and between two of them on one connection."""
-CONNECTIONS = 256
+LIMITS = Limits(seconds=30.0, connections=256, keeps_alive=True)
+"""The seconds also count between two requests on one connection; the settings say how large bodies may be."""
 MOST_POSITIONS = 2_000
 """Characters of positions in a header; longer ones are only in the metadata of the model."""
 OF_SERVING: dict[str, Metric] = {
@@ -38,7 +39,17 @@ OF_SERVING: dict[str, Metric] = {
     "streammoe_snapshot_age_seconds": Metric(Gauge, "Age of the copy of the model that predicts on request"),
 }
 """What a daemon with ``serve.enabled`` has besides its own."""
+HIGHEST = 0.999_999
+"""Probability of an interval up to which its ends are accurate."""
 _encode = msgspec.json.Encoder().encode
+
+
+class Options(msgspec.Struct, forbid_unknown_fields=True):
+    """What the query of a request for rows may have."""
+
+    interval: Annotated[float, msgspec.Meta(ge=0.0, le=HIGHEST)] | msgspec.UnsetType = msgspec.UNSET
+    """Probability of the intervals; by default that of the settings."""
+    gate: bool = True
 
 
 class PredictionServer:
@@ -55,8 +66,6 @@ class PredictionServer:
         ConfigError: the address cannot be bound, or certificate, key or password cannot be used.
     """
 
-    paths = ("/predict", "/v2", "/healthz", "/readyz")
-
     def __init__(
         self,
         settings: ServeSettings,
@@ -71,18 +80,10 @@ class PredictionServer:
         metrics.gauge("streammoe_snapshot_age_seconds").set_function(self._age)
         self._waiting: dict[float, list[tuple[list[bytes], asyncio.Future[Any]]]] = {}
         self._room, self._counted_at = float(settings.rows_per_second), time.monotonic()
-        model = f"/v2/models/{settings.name}(?:/versions/(?P<version>[^/]+))?"
-        routes: list[tuple[str, type[Handler]]] = [
-            ("/predict", _Predict),
-            ("/v2", _Server),
-            ("/healthz|/v2/health/live", _Alive),
-            ("/readyz|/v2/health/ready", _Ready),
-            (model, _Model),
-            (f"{model}/ready", _ModelReady),
-            (f"{model}/infer", _Infer),
-        ]
-        limits = Limits(SECONDS, CONNECTIONS, settings.max_body_bytes, keeps_alive=True)
-        self.listener = Listener(settings, routes, limits, self)
+        self.routes = _routes(f"/v2/models/{settings.name}")
+        limits = LIMITS._replace(body_bytes=settings.max_body_bytes)
+        paths: list[tuple[str, type[Handler]]] = [(route.pattern, route.handler) for route in self.routes]
+        self.listener = Listener(settings, [*paths, (".*", _NotFound)], limits, self)
         self.url = self.listener.url
 
     def close(self) -> None:
@@ -92,6 +93,10 @@ class PredictionServer:
     def _age(self) -> float:
         found = self.published.latest
         return math.nan if found is None else time.monotonic() - found.taken_at
+
+    def document(self) -> dict[str, Any]:
+        """Return the description of all that is served, as OpenAPI."""
+        return openapi.document(self.routes, self.settings, self.published.latest)
 
     def snapshot(self) -> Snapshot:
         """Return the latest snapshot; raise `RequestError` if nothing was learned yet."""
@@ -165,19 +170,19 @@ class JsonHandler(Handler):
         self.finish(_encode(content))
 
     def say(self, status: int, text: str) -> None:
-        self.answer({"error": text}, status)
+        self.answer(Failure(text), status)
 
     def write_error(self, status_code: int, **more: Any) -> None:
         error = more.get("exc_info", (None, None, None))[1]
         if isinstance(error, RequestError):
             if error.status in {429, 503}:
                 self.set_header("Retry-After", "1")
-            self.answer({"error": str(error), **error.more}, error.status)
+            self.answer(Failure(str(error), error.problems), error.status)
         else:
             super().write_error(status_code, **more)
 
     def log_exception(self, type_: Any, value: Any, traceback: Any) -> None:
-        if not isinstance(value, StreammoeError):
+        if not isinstance(value, RequestError):
             super().log_exception(type_, value, traceback)
 
     def identify(self, snapshot: Snapshot) -> None:
@@ -185,33 +190,45 @@ class JsonHandler(Handler):
         self.set_header("Streammoe-Version", str(snapshot.version))
         if snapshot.digest is not None:
             self.set_header("Streammoe-Digest", snapshot.digest)
-        positions = msgspec.json.encode(snapshot.positions).decode("ascii", "replace")
-        if len(positions) <= MOST_POSITIONS:
-            self.set_header("Streammoe-Positions", positions)
-
-    def option(self, name: str, default: float) -> float:
-        """Return a probability in the query; raise `RequestError` if it is none."""
-        text = self.get_query_argument(name, str(default))
-        try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not 0.0 <= value < 1.0:
-            raise RequestError(400, f"{name}: got {shown(text)}; it must be from 0 to below 1")
-        return value
+        if len(snapshot.positions_in_ascii) <= MOST_POSITIONS:
+            self.set_header("Streammoe-Positions", snapshot.positions_in_ascii)
 
 
-class _Predict(JsonHandler):
-    route = "/predict"
+class _Posted(JsonHandler):
+    """A handler of bodies, which are JSON as it is."""
+
     SUPPORTED_METHODS = ("POST",)
+
+    def prepare(self) -> None:
+        super().prepare()
+        if self.request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            self.refuse(415, "the body is compressed; send it as it is, without Content-Encoding")
+        elif "Inference-Header-Content-Length" in self.request.headers:
+            self.refuse(415, "binary tensors are not read; send them as JSON, in most clients by binary_data=False")
+
+
+class _Predict(_Posted):
+    """Predict one row, a list of rows, or rows in JSON Lines.
+
+    The answer has the same shape. Its headers say which model has predicted: Streammoe-Version, the number of events
+    that it has learned, Streammoe-Digest of its latest checkpoint and Streammoe-Positions, where it reads on. A row
+    that the stream would reject rejects the whole request.
+    """
+
+    route = "/predict"
 
     async def post(self) -> None:
         content_type = self.request.headers.get("Content-Type", "")
-        interval = self.option("interval", self.of.interval)
-        records, shape = records_in(self.request.body, content_type)
+        query = {name: self.get_query_argument(name) for name in self.request.query_arguments}
+        try:
+            options = msgspec.convert(query, Options, strict=False)
+        except msgspec.ValidationError as error:
+            raise RequestError(400, f"the query has {shown(query)}: {error}") from None
+        interval = self.of.interval if options.interval is msgspec.UNSET else options.interval
+        records, shape = records_in(bytes(self.body), content_type)
         snapshot, rows = await self.of.predict(records, interval)
         self.identify(snapshot)
-        if self.get_query_argument("gate", "true") == "false":
+        if not options.gate:
             for row in rows:
                 row.gate = msgspec.UNSET
         if shape == "lines":
@@ -221,39 +238,46 @@ class _Predict(JsonHandler):
             self.answer(rows[0] if shape == "object" else rows)
 
 
-class _Infer(JsonHandler):
+class _Infer(_Posted):
+    """Predict the rows of tensors, one for each column; null is a missing value.
+
+    As in the Open Inference Protocol, version 2, without its extension for binary data.
+    """
+
     route = "/v2/infer"
-    SUPPORTED_METHODS = ("POST",)
 
     async def post(self, version: str | None = None) -> None:
         of = self.of
         _check_version(of.snapshot(), version)
-        try:
-            request = msgspec.json.decode(self.request.body, type=inference.InferenceRequest)
-        except msgspec.DecodeError as error:
-            raise RequestError(400, f"the body is not a request for inference: {error}") from None
+        request = inference.request_in(bytes(self.body))
         snapshot, rows = await of.predict(inference.records_of(request), of.interval)
         self.answer(inference.response(snapshot, of.settings.name, request, rows))
 
 
 class _Server(JsonHandler):
+    """Name the server and its version."""
+
     route = "/v2"
 
     def get(self) -> None:
-        self.answer({"name": "streammoe", "version": "0.1.0", "extensions": ["predict"]})
+        self.answer(inference.ServerMetadata("streammoe", importlib.metadata.version("streammoe"), ["predict"]))
 
 
 class _Model(JsonHandler):
+    """Describe the columns of the model, and the parts of its predictions."""
+
     route = "/v2/models"
 
     def get(self, version: str | None = None) -> None:
         snapshot = self.of.published.latest
         if version is not None:
             _check_version(self.of.snapshot(), version)
-        self.answer(inference.metadata(snapshot, self.of.settings.name))
+        self.answer(inference.metadata(snapshot, self.of.settings.name, has_interval=self.of.interval > 0.0))
 
 
 class _ModelReady(JsonHandler):
+    """Tell whether the model predicts."""
+
     route = "/v2/models/ready"
     requires_password = False
 
@@ -263,6 +287,8 @@ class _ModelReady(JsonHandler):
 
 
 class _Alive(JsonHandler):
+    """Tell whether requests are answered at all."""
+
     route = "/healthz"
     requires_password = False
 
@@ -271,6 +297,8 @@ class _Alive(JsonHandler):
 
 
 class _Ready(JsonHandler):
+    """Tell whether it predicts, and whether what it predicts by is up to date."""
+
     route = "/readyz"
     requires_password = False
 
@@ -279,6 +307,59 @@ class _Ready(JsonHandler):
         if problem := self.of.problem():
             raise RequestError(503, problem)
         self.answer({"ready": True})
+
+
+class _OpenApi(JsonHandler):
+    """Describe all of this as OpenAPI 3.1."""
+
+    route = "/openapi.json"
+
+    def get(self) -> None:
+        self.answer(self.of.document())
+
+
+class _Docs(JsonHandler):
+    """Describe it as a page, with a command for each path that works when it is pasted."""
+
+    route = "/docs"
+
+    def get(self) -> None:
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.set_header("Content-Security-Policy", docs.POLICY)
+        self.set_header("X-Content-Type-Options", "nosniff")
+        origin = f"{self.request.protocol}://{self.request.host}"
+        self.finish(docs.page(self.of.document(), origin, self.of.settings.username))
+
+
+class _NotFound(JsonHandler):
+    SUPPORTED_METHODS = RequestHandler.SUPPORTED_METHODS
+    route = "other"
+    requires_password = False
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.refuse(404, "not found; /docs says what there is")
+
+
+def _routes(model: str) -> list[Route]:
+    """Return all that is served and described; what is to be answered besides is a row here."""
+    asked = (415, 422, 429, 503)
+    routes = [
+        Route("/predict", _Predict, openapi.ROWS, asked, openapi.RECORDS, Options),
+        Route("/v2", _Server, {JSON: inference.ServerMetadata}),
+        *(Route(path, _Alive, {JSON: dict[str, bool]}) for path in ("/healthz", "/v2/health/live")),
+        *(Route(path, _Ready, {JSON: dict[str, bool]}, (503,)) for path in ("/readyz", "/v2/health/ready")),
+        Route("/openapi.json", _OpenApi, {JSON: dict}),
+        Route("/docs", _Docs, {"text/html": str}),
+    ]
+    request, response = {JSON: inference.InferenceRequest}, {JSON: inference.InferenceResponse}
+    for path, may_lack in ((model, ()), (f"{model}/versions/{{version}}", (404, 503))):
+        routes += [
+            Route(path, _Model, {JSON: inference.ModelMetadata}, may_lack),
+            Route(f"{path}/ready", _ModelReady, {JSON: dict[str, str | bool]}, (*may_lack, 503)),
+            Route(f"{path}/infer", _Infer, response, (*may_lack, *asked), request),
+        ]
+    return routes
 
 
 def _check_version(snapshot: Snapshot, version: str | None) -> None:

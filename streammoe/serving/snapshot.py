@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
 from typing import Any, NamedTuple
 
@@ -26,6 +27,11 @@ class Snapshot(NamedTuple):
     def version(self) -> int:
         """Number of events that it has learned."""
         return self.model.n
+
+    @property
+    def positions_in_ascii(self) -> str:
+        """The positions as JSON that fits in a header, whatever bytes the paths in it have."""
+        return json.dumps(self.positions, separators=(",", ":"))
 
 
 class Published:

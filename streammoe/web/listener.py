@@ -12,6 +12,7 @@ import errno
 import logging
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -20,11 +21,11 @@ from typing import Any, NamedTuple
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream, SSLIOStream
 from tornado.netutil import add_accept_handler
-from tornado.web import Application, HTTPError, RequestHandler
+from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
 
 from streammoe.errors import ConfigError
 from streammoe.settings import ListenerSettings
-from streammoe.text import listed
+from streammoe.text import counted, listed
 from streammoe.web.access import Access, HostNames, tls_context
 
 MAX_HEAD_BYTES = 8192
@@ -38,8 +39,8 @@ class Limits(NamedTuple):
     """From accepting a connection, or from the head of its latest request, to the last byte of the response."""
     connections: int
     """Simultaneous ones; a further one replaces the one that has been idle for longest."""
-    body_bytes: int = 1
-    """Of a request; 0 would mean Tornado's default."""
+    body_bytes: int = 0
+    """Of a request."""
     keeps_alive: bool = False
     """Whether a connection may have several requests."""
 
@@ -81,7 +82,7 @@ class Listener:
             ),
             no_keep_alive=not limits.keeps_alive,
             max_header_size=MAX_HEAD_BYTES,
-            max_body_size=limits.body_bytes,
+            max_body_size=sys.maxsize,  # handlers keep `limits.body_bytes`, and refuse more with a reason
         )
         self._loop = _event_loop()
         self._loop.set_exception_handler(self._end_early)
@@ -173,8 +174,12 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
+@stream_request_body
 class Handler(RequestHandler):
-    """A handler that responds with a sentence; HEAD is GET without the body."""
+    """A handler that responds with a sentence; HEAD is GET without the body.
+
+    Bodies are not read as forms, and what comes after the limit, or of a request that is refused, is not kept.
+    """
 
     SUPPORTED_METHODS: tuple[str, ...] = ("GET", "HEAD")
     content_type = "text/plain; charset=utf-8"
@@ -182,25 +187,39 @@ class Handler(RequestHandler):
 
     def initialize(self, listener: Listener) -> None:
         self.listener, self.of = listener, listener.of
+        self.body = bytearray()
+        self._refused = False
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
         self.set_header("Content-Type", self.content_type)
 
     def prepare(self) -> None:
-        """Reject host names that are not this server's, before anything else, and whoever lacks the password."""
+        """Refuse host names that are not this server's, before anything else, and whoever lacks the password."""
         if self.listener.limits.keeps_alive:
             connection: Any = self.request.connection
             self.listener.renew(connection.stream)
         if not self.listener.hosts.include(self.request.host_name):
             section = self.listener.settings.section
-            self.say(421, f"this host name is not served here; {section}.allowed_hosts may list more names")
+            self.refuse(421, f"this host name is not served here; {section}.allowed_hosts may list more names")
         elif self.requires_password and not self.listener.access.allows(self.request.headers.get("Authorization")):
             self.set_header("WWW-Authenticate", 'Basic realm="streammoe", charset="UTF-8"')
-            self.say(401, "a password is required")
+            self.refuse(401, "a password is required")
 
-    def head(self) -> None:
-        self.get()
+    def refuse(self, status: int, text: str) -> None:
+        """Give this answer instead, but after the body: most clients send all of it before they read."""
+        if not self._refused:
+            self._refused = True
+            setattr(self, str(self.request.method).lower(), lambda **_: self.say(status, text))
+
+    def data_received(self, chunk: bytes) -> None:
+        if not self._refused:
+            self.body += chunk
+            if len(self.body) > (most := self.listener.limits.body_bytes):
+                self.refuse(413, f"the body has more than {counted(most, 'byte')}")
+
+    def head(self, **arguments: Any) -> Any:
+        return self.get(**arguments)
 
     def compute_etag(self) -> None:
         """Omit the digest of the body: responses are not cacheable, and SHA-1 is not available everywhere."""

@@ -1,6 +1,7 @@
-"""Of `streammoe.daemon.server` and `streammoe.web.access`: responses, warnings and errors."""
+"""Of `streammoe.daemon.server`, `streammoe.serving` and `streammoe.web`: responses, warnings and errors."""
 
 import http.client
+import json
 import re
 from unittest.mock import patch
 
@@ -9,6 +10,8 @@ from prometheus_client import CollectorRegistry
 from streammoe.daemon.health import Health
 from streammoe.daemon.server import MetricsServer
 from streammoe.settings import MetricsSettings
+from tests.unit.serving.served import MODEL, answering
+from tests.unit.strangers import ask
 
 
 def start(**settings):
@@ -58,7 +61,38 @@ def responses(_):
     return re.sub(r"progress for \d+ s", "progress for {seconds} s", "\n".join(lines))
 
 
+def requests(_):
+    lines = []
+    with answering() as server:
+        for path, body, headers in (
+            ("/predict", "[1", {}),
+            ("/predict", "[]", {}),
+            ("/predict?gate=maybe", '{"size":1}', {}),
+            ("/predict?interval=1", '{"size":1}', {}),
+            ("/predict?intervals=1", '{"size":1}', {}),
+            ("/predict", "x" * (1 << 21), {}),
+            ("/predict", "", {"Content-Encoding": "gzip"}),
+            (f"{MODEL}/infer", "", {"Inference-Header-Content-Length": "9"}),
+            (f"{MODEL}/infer", tensor(shape=[2]), {}),
+            (f"{MODEL}/infer", tensor(shape=[1, 2]), {}),
+            (f"{MODEL}/infer", tensor(data=["x"]), {}),
+            (f"{MODEL}/infer", tensor(outputs=["gate", "gate"]), {}),
+            (f"{MODEL}/infer", tensor(outputs=["other"]), {}),
+            (f"{MODEL}/versions/3/infer", tensor(), {}),
+            ("/other", "", {}),
+        ):
+            status, _, answer = ask(server, path, "POST", body, **headers)
+            lines.append(f"POST {path}: {status}: {json.loads(answer)['error']}")
+    return "\n".join(lines)
+
+
+def tensor(outputs=(), **parts):
+    given = {"name": "size", "shape": [1], "datatype": "FP64", "data": [1.5]} | parts
+    return json.dumps({"inputs": [given], "outputs": [{"name": name} for name in outputs]})
+
+
 CASES = {
+    "requests for predictions": requests,
     "responses": responses,
     "port in use": port_in_use,
     "open to others": lambda _: exposed(),

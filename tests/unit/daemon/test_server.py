@@ -1,15 +1,12 @@
 """The metrics server over real sockets: what it serves, to whom, and what strangers can cost."""
 
-import base64
 import contextlib
 import gzip
-import http.client
 import logging
 import socket
 import ssl
 import struct
 import time
-from pathlib import Path
 
 import pytest
 import trustme
@@ -21,13 +18,15 @@ from streammoe.daemon import health as waiting
 from streammoe.daemon import server as module
 from streammoe.daemon.health import Health
 from streammoe.daemon.server import MetricsServer
+from streammoe.serving import server as predicting
 from streammoe.settings import MetricsSettings
 from streammoe.web.access import HostNames, tls_context
 from streammoe.web.listener import MAX_HEAD_BYTES
 from tests.kafka_lab.lab import wait_until
+from tests.unit.serving.served import answering
+from tests.unit.strangers import HOST, address, ask, basic, descriptors, raw
 
 PASSWORD = "correct horse: battery"
-HOST = b"Host: localhost\r\n"
 
 
 @pytest.fixture
@@ -57,6 +56,20 @@ def serve(registry, health):
         yield serve
 
 
+@pytest.fixture(params=["metrics", "predictions"])
+def either(request, serve):
+    """Starts servers of metrics or of predictions, with the module that limits them and a path of 20 MB."""
+    if request.param == "metrics":
+        yield serve, module, "/metrics"
+    else:
+        with contextlib.ExitStack() as servers:
+
+            def serve(**settings):
+                return servers.enter_context(answering(positions=["x" * 20_000_000], **settings))
+
+            yield serve, predicting, "/v2/models/streammoe"
+
+
 @pytest.fixture(scope="session")
 def authority():
     return trustme.CA()
@@ -79,42 +92,6 @@ def trusting(authority):
     context = ssl.create_default_context()
     authority.configure_trust(context)
     return context
-
-
-def address(server):
-    host, _, port = server.url.split("/")[2].rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def ask(server, path="/metrics", method="GET", *, context=None, **headers):
-    """Status, headers and body."""
-    made = http.client.HTTPSConnection if server.url.startswith("https") else http.client.HTTPConnection
-    more = {"context": context} if context else {}
-    connection = made(*address(server), timeout=20, **more)
-    try:
-        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-        answer = connection.getresponse()
-        return answer.status, answer.headers, answer.read()
-    finally:
-        connection.close()
-
-
-def raw(server, data):
-    """What comes back for these bytes, until the server closes."""
-    found = b""
-    with socket.create_connection(address(server), timeout=20) as connection, contextlib.suppress(ConnectionError):
-        connection.sendall(data)
-        while block := connection.recv(4096):
-            found += block
-    return found
-
-
-def basic(user, password):
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-
-
-def descriptors():
-    return len(list(Path("/dev/fd").iterdir()))
 
 
 # --- metrics and probes ---------------------------------------------------------------------------------------------
@@ -273,11 +250,11 @@ def test_only_get_and_head_are_answered(serve):
         assert (status, headers["Allow"]) == (405, "GET, HEAD"), method
 
 
-GET = b"GET /healthz HTTP/1.1\r\n" + HOST
+GET = b"GET /healthz HTTP/1.1\r\nConnection: close\r\n" + HOST
 
 
-def test_a_head_that_is_too_large_or_malformed_ends_the_connection(serve, caplog):
-    server = serve()
+def test_a_head_that_is_too_large_or_malformed_ends_the_connection(either, caplog):
+    server = either[0]()
     fits = GET + b"X: "
     assert raw(server, fits + b"x" * (MAX_HEAD_BYTES - len(fits) - 4) + b"\r\n\r\n").startswith(b"HTTP/1.1 200")
     assert raw(server, fits + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n") == b""
@@ -288,7 +265,8 @@ def test_a_head_that_is_too_large_or_malformed_ends_the_connection(serve, caplog
 
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")  # left to the garbage collector by ssl
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_clients_that_vanish_leave_nothing_behind(serve, certificate, trusting, caplog, monkeypatch, is_encrypted):
+def test_clients_that_vanish_leave_nothing_behind(either, certificate, trusting, caplog, monkeypatch, is_encrypted):
+    serve, module, _ = either
     monkeypatch.setattr(module, "LIMITS", module.LIMITS._replace(connections=8))
     server = serve(**(certificate if is_encrypted else {}))
     used = descriptors()
@@ -300,13 +278,14 @@ def test_clients_that_vanish_leave_nothing_behind(serve, certificate, trusting, 
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # by RST
         connection.close()
     for _ in range(2 * module.LIMITS.connections):
-        assert ask(server, context=trusting if is_encrypted else None)[0] == 200
+        assert ask(server, "/healthz", context=trusting if is_encrypted else None)[0] == 200
     wait_until(lambda: descriptors() <= used, "all are closed")
     assert len(server.listener.connections) <= module.LIMITS.connections
     assert caplog.records == []
 
 
-def test_clients_that_are_slow_are_cut_off(serve, monkeypatch, certificate, registry):
+def test_clients_that_are_slow_are_cut_off(either, monkeypatch, certificate, registry):
+    serve, module, path = either
     monkeypatch.setattr(module, "LIMITS", module.LIMITS._replace(seconds=0.2))
     registry.register(
         type("Large", (), {"collect": lambda _: Gauge("large", "x" * 20_000_000, registry=None).collect()})()
@@ -319,7 +298,7 @@ def test_clients_that_are_slow_are_cut_off(serve, monkeypatch, certificate, regi
             time.sleep(0.02)
 
     def read_nothing(connection):
-        connection.sendall(b"GET /metrics HTTP/1.1\r\n" + HOST + b"\r\n")
+        connection.sendall(f"GET {path} HTTP/1.1\r\n".encode() + HOST + b"\r\n")
         received = len(connection.recv(1))
         wait_until(lambda: all(stream.closed() for stream in plain.listener.connections), "it is cut off")
         while block := connection.recv(1 << 20):
@@ -329,7 +308,8 @@ def test_clients_that_are_slow_are_cut_off(serve, monkeypatch, certificate, regi
 
     for server, begun, go_on in (
         (plain, b"", lambda connection: connection.recv(1)),
-        (plain, b"GET /metrics HTTP/1.1\r\nX: ", drip),
+        (plain, GET + b"X: ", drip),
+        (plain, GET + b"Content-Length: 100000\r\n\r\n", drip),
         (plain, b"", read_nothing),
         (encrypted, b"\x16\x03\x01", lambda connection: connection.recv(1)),
     ):
