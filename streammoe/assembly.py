@@ -122,7 +122,9 @@ def open_daemon(
         published, interval = None, settings.predictions.interval
         if settings.serve.enabled:
             published = Published()
-            answering = PredictionServer(settings.serve, published, lambda: health.problem, interval, metrics.live)
+            answering = PredictionServer(
+                settings.serve, published, lambda: health.problem, interval, metrics.live, status.content
+            )
             stack.enter_context(closing(answering))
             LOGGER.info("predictions at %s", answering.url)
         writer = _prediction_writer(settings, health)

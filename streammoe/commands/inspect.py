@@ -20,7 +20,7 @@ from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import ESTIMATORS, MixtureOfExperts, model_of
 from streammoe.options import as_arguments
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
-from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
+from streammoe.pipeline.scores import saved_scores
 from streammoe.text import counted, printable
 
 LEAST_SHOWN = 0.05
@@ -210,20 +210,17 @@ def _experts(model: MixtureOfExperts) -> list[dict[str, Any]]:
     return found
 
 
-def _saved_scores(model: MixtureOfExperts, checkpoint: Checkpoint) -> Mapping[str, float | None]:
-    """Return the running means that a daemon has saved with its model; empty for a model saved from Python."""
-    state = checkpoint.metadata.get("scores")
-    if state is None:
-        return {}
-    scores: Scores = ClassificationScores() if model.is_classifier else PrequentialScores(len(state["target_sums"]))
-    return scores.restore(state, checkpoint.arrays).summary()
-
-
-def _compared(champion: MixtureOfExperts, own: Checkpoint, of_champion: Checkpoint) -> dict[str, Any]:
-    """Summarize a challenger, of the champion's kind."""
+def _compared(own: Checkpoint, of_champion: Checkpoint) -> dict[str, Any]:
+    """Summarize a challenger."""
     kept = {name: own.metadata[name] for name in ("model", "n", "missed")}
-    scores = {"scores": _saved_scores(champion, own), "champion_scores": _saved_scores(champion, of_champion)}
+    scores = {"scores": _summary(own), "champion_scores": _summary(of_champion)}
     return {**kept, "state_digest": learned_digest(own.arrays), **scores}
+
+
+def _summary(checkpoint: Checkpoint) -> Mapping[str, float | None]:
+    """Return the running means that a daemon has saved with its model; empty for a model saved from Python."""
+    scores = saved_scores(checkpoint)
+    return {} if scores is None else scores.summary()
 
 
 def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[str, Any]:
@@ -239,8 +236,8 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
     with restoring(path):
         challenger = parts_of(checkpoint)
         pending = int((~array_of(checkpoint.arrays, "labels.refused", "bool", (None,))).sum()) if has_labels else 0
-        scores = _saved_scores(model, checkpoint)
-        compared = {} if challenger is None else _compared(model, *challenger)
+        scores = _summary(checkpoint)
+        compared = {} if challenger is None else _compared(*challenger)
     return {
         "generation": generation_of(Path(path)),
         "age_seconds": age_seconds(metadata.get("created"), now),

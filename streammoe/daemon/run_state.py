@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from streammoe.daemon.challenger import saved
@@ -14,6 +15,7 @@ from streammoe.persistence import Checkpoint
 from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import BatchResult, Pipeline
 from streammoe.ports import Batch, Position
+from streammoe.serving.figures import MOST_REJECTED, rejection
 from streammoe.settings import Settings
 from streammoe.text import cut, time_of_day
 from streammoe.types import AnyArray
@@ -52,6 +54,8 @@ class RunState:
     """What has changed the model or how it learns, the latest `MOST_NOTED` entries; see `note`."""
     digest: str | None = None
     """Of what is learned, in the newest checkpoint."""
+    latest_rejected: deque[dict[str, Any]] = field(default_factory=partial(deque, maxlen=MOST_REJECTED))
+    """What is shown of the latest rejected records, of this run."""
 
     @property
     def model(self) -> MixtureOfExperts:
@@ -97,6 +101,7 @@ class RunState:
         self.position = batch.end
         self.outcomes.update(processed.outcomes)
         self.reasons.update(processed.reasons)
+        self.latest_rejected.extend(map(rejection, processed.letters[-MOST_REJECTED:]))
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return what influences learning: the arrays of the model, and those of the records that wait."""

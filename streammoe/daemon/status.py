@@ -21,6 +21,7 @@ from streammoe.daemon.health import Health
 from streammoe.persistence import STATUS
 from streammoe.persistence.durable import TEMPORARY_SUFFIX
 from streammoe.ports import SourceStatus
+from streammoe.serving.figures import History, figures_of, to_json
 from streammoe.text import time_of_day
 
 if TYPE_CHECKING:  # a health check imports this module often, and would wait for all that learns
@@ -31,6 +32,8 @@ MOST_BYTES = 1 << 24
 """Size from which on a file is none of ours."""
 WRITE_SECONDS = 2.0
 """Time between two versions of the file."""
+LOOK_SECONDS = 1.0
+"""Time between two looks at what was learned, which take up to milliseconds; events are counted at any time."""
 
 
 class Status:
@@ -49,9 +52,9 @@ class Status:
         self._source: Callable[[], SourceStatus] = SourceStatus
         self._to_save: Callable[[], tuple[int, float | None]] = lambda: (0, None)
         self._learned: Mapping[str, Any] = {}
-        self._is_asked_for = True
-        """Whether what has been learned is wanted for the next version; it takes time, and batches may be many."""
-        self._cpu = (time.monotonic(), time.process_time())
+        self._next_look = self._began = time.monotonic()
+        self._cpu, self._cores_used = (self._began, time.process_time()), 0.0
+        self._history = History()
         before = read(folder)
         killed = {"error": "it was killed, or the machine stopped"} if before else None
         self.starts = before.get("starts", 0) + 1
@@ -86,21 +89,15 @@ class Status:
 
     def publish(self, state: RunState, *, is_last: bool = False) -> None:
         """Take what has been learned if it is time to; the learning loop calls this over and over."""
-        if not (self._is_asked_for or is_last):
+        events = {**state.outcomes, "pending": state.pending}
+        if time.monotonic() < self._next_look and not is_last:
+            self._learned = {**self._learned, "events": events}
             return
-        self._is_asked_for = False
-        weights = state.model.member_weights
-        model, drift = state.model, state.model.last_drift
+        self._next_look = time.monotonic() + LOOK_SECONDS
         self._learned = {
-            "events": {**state.outcomes, "pending": state.pending},
-            "rejected": dict(state.reasons),
-            "model_events": model.n,
-            "scores": state.pipeline.scores.summary(),
+            **figures_of(state.model, state.pipeline.scores, events, state.reasons),
             "challenger": None if state.pipeline.challenger is None else state.pipeline.challenger.summary(),
-            "predicts": max(weights, key=lambda name: weights[name], default="warm-up"),
-            "member_weights": weights,
-            "drifts": model.drifts,
-            "last_drift": drift and drift._asdict(),
+            "latest_rejected": list(state.latest_rejected),
             "columns_missing": [] if state.pipeline.presence is None else state.pipeline.presence.lacking,
             "position": state.position,
         }
@@ -108,11 +105,15 @@ class Status:
     def _run(self) -> None:
         while not self._closing.wait(WRITE_SECONDS):
             self._write(None)
-            self._is_asked_for = True
 
     def _write(self, end: Mapping[str, Any] | None) -> None:
         """Replace the file; where that fails, such as on a full disk, the log says so once."""
-        content = json.dumps(self._content(end), indent=1, default=str)
+        (wall, cpu), self._cpu = self._cpu, (time.monotonic(), time.process_time())
+        self._cores_used = (self._cpu[1] - cpu) / max(self._cpu[0] - wall, 1e-9)
+        status = self.content(end)
+        self._history.add(status)
+        del status["history"]
+        content = to_json(status, indent=1)
         temporary = self._path.with_name(f".{STATUS}{TEMPORARY_SUFFIX}")
         try:
             temporary.unlink(missing_ok=True)
@@ -126,9 +127,9 @@ class Status:
         else:
             self._failed = False
 
-    def _content(self, end: Mapping[str, Any] | None) -> dict[str, Any]:
+    def content(self, end: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return what the daemon is doing, or how it came to its end, with its course."""
         health, source, (unsaved, next_save) = self._health, self._source(), self._to_save()
-        (wall, cpu), self._cpu = self._cpu, (time.monotonic(), time.process_time())
         return {
             **self._constant,
             "written": time_of_day(),
@@ -136,7 +137,9 @@ class Status:
             "problem": health.problem,
             "silent_seconds": health.silent_seconds,
             "alive": health.alive,
-            "cores_used": (self._cpu[1] - cpu) / max(self._cpu[0] - wall, 1e-9),
+            "uptime_seconds": time.monotonic() - self._began,
+            "cores_used": self._cores_used,
+            "events_per_second": self._history.events_per_second,
             "behind_seconds": source.behind,
             "lag": sum(source.lags.values()),
             "partitions": {
@@ -150,6 +153,7 @@ class Status:
             "next_checkpoint_seconds": next_save,
             "unsaved_events": unsaved,
             **self._learned,
+            "history": self._history.points,
         }
 
 

@@ -15,6 +15,7 @@ from streammoe.distributions.mixtures import LEVELS
 from streammoe.engine.intervals import level_intervals
 from streammoe.errors import PoisonedModel
 from streammoe.kernels.state import Trace
+from streammoe.persistence import Checkpoint
 from streammoe.text import shown
 from streammoe.types import FloatArray, IntArray
 
@@ -283,3 +284,15 @@ class ClassificationScores(Scores):
         require(sound, f"scores counts {shown(counts)} events of each class")
         self._counts = list(counts)
         return super().restore(state, arrays)
+
+
+def saved_scores(checkpoint: Checkpoint) -> Scores | None:
+    """Restore the scores that a daemon has saved with its model; None for a model saved from Python.
+
+    Call it within `streammoe.checked.restoring`.
+    """
+    state = checkpoint.metadata.get("scores")
+    if state is None:
+        return None
+    scores: Scores = PrequentialScores(len(state["target_sums"])) if "targets" in state else ClassificationScores()
+    return scores.restore(state, checkpoint.arrays)

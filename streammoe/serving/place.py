@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from streammoe.checked import restoring
 from streammoe.errors import CheckpointError
-from streammoe.estimators import model_of
+from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.persistence import Checkpoint, CheckpointStore, read_checkpoint
 from streammoe.persistence.backup import Target
 from streammoe.pipeline.schema import Schema
+from streammoe.pipeline.scores import saved_scores
+from streammoe.serving.figures import figures_of
 from streammoe.serving.snapshot import Snapshot
 from streammoe.settings import SchemaSettings
 
@@ -70,3 +73,11 @@ class Place:
                 schema = Schema(tuple(map(str, model.output_names)) if len(model.output_names) > 1 else ("y",))
             positions, digest = list(metadata.get("positions", [])), metadata.get("state_digest")
         return Snapshot(model, schema, positions, digest, time.monotonic())
+
+    def figures_of(self, checkpoint: Checkpoint, model: MixtureOfExperts) -> dict[str, Any]:
+        """Return what a checkpoint says of its model and stream; raise `CheckpointError` if it is not valid."""
+        metadata = checkpoint.metadata
+        with restoring(self.address):
+            counters = metadata.get("counters", {"outcomes": {"learned": model.n}, "reasons": {}})
+            found = figures_of(model, saved_scores(checkpoint), counters["outcomes"], counters["reasons"])
+        return {**found, "created": metadata.get("created"), "position": metadata.get("positions", [])}

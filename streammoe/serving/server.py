@@ -15,7 +15,7 @@ from tornado.web import RequestHandler
 
 from streammoe.catalogue import LiveMetrics, Metric
 from streammoe.rows import Row
-from streammoe.serving import docs, inference, openapi
+from streammoe.serving import docs, inference, openapi, page
 from streammoe.serving.answers import LINES, Failure, RequestError, answers, records_in
 from streammoe.serving.openapi import JSON, Route
 from streammoe.serving.snapshot import Published, Snapshot
@@ -61,6 +61,7 @@ class PredictionServer:
         problem: returns why it is not ready; empty if it is.
         interval: probability of predictive intervals, unless a request names another; 0 leaves them out.
         metrics: to which those of requests are added.
+        status: returns what there is to show, with its ``history``.
 
     Raises:
         ConfigError: the address cannot be bound, or certificate, key or password cannot be used.
@@ -73,9 +74,10 @@ class PredictionServer:
         problem: Callable[[], str],
         interval: float,
         metrics: LiveMetrics,
+        status: Callable[[], dict[str, Any]],
     ) -> None:
         self.settings, self.published, self.problem, self.interval = settings, published, problem, interval
-        self.metrics = metrics
+        self.metrics, self.status = metrics, status
         metrics.add(OF_SERVING)
         metrics.gauge("streammoe_snapshot_age_seconds").set_function(self._age)
         self._waiting: dict[float, list[tuple[list[bytes], asyncio.Future[Any]]]] = {}
@@ -83,7 +85,7 @@ class PredictionServer:
         self.routes = _routes(f"/v2/models/{settings.name}")
         limits = LIMITS._replace(body_bytes=settings.max_body_bytes)
         paths: list[tuple[str, type[Handler]]] = [(route.pattern, route.handler) for route in self.routes]
-        self.listener = Listener(settings, [*paths, (".*", _NotFound)], limits, self)
+        self.listener = Listener(settings, [*paths, *page.ROUTES, (".*", _NotFound)], limits, self)
         self.url = self.listener.url
 
     def close(self) -> None:
