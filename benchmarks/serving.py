@@ -23,9 +23,8 @@ import numpy as np
 
 from benchmarks.report import machine, markdown
 from streammoe import MoERegressor
-from streammoe.catalogue import COMMON, LiveMetrics
+from streammoe.answering import Answering
 from streammoe.pipeline.schema import Schema
-from streammoe.serving.server import PredictionServer
 from streammoe.serving.snapshot import Published
 from streammoe.settings import ServeSettings
 
@@ -79,7 +78,7 @@ class Learning:
         self.publish()
 
     def publish(self) -> None:
-        self.published.publish(self.model, Schema(("y",)), [], None)
+        self.published.offer(self.model, Schema(("y",)), self.model.n, None)
 
     def rate(self, seconds: float, *, publishes: bool) -> float:
         """Events learned in a second."""
@@ -106,8 +105,10 @@ def main(argv: list[str] | None = None) -> None:
     print(machine(), "\n", flush=True)
     learning = Learning()
     settings = ServeSettings(port=0, rows_per_second=10_000_000)
-    server = PredictionServer(settings, learning.published, str, 0.9, LiveMetrics(COMMON))
-    port = int(server.url.rpartition(":")[2])
+    answering = Answering(settings, 0.9, lambda: {"problem": ""})
+    learning.published = answering.published
+    learning.publish()
+    port = int(answering.url.rpartition(":")[2])
     rows: list[list[Any]] = []
     with get_context("spawn").Pool(1) as pool:
 
@@ -131,7 +132,7 @@ def main(argv: list[str] | None = None) -> None:
             answers.append(asking.get())
         medians = [statistics.median(each[name] for each in answers) for name in answers[0]]
         rows.append(["one row, 200 a second", "yes", *shown(medians), f"{statistics.median(kept):.3f}"])
-    server.close()
+    answering.close()
     print(markdown(["asked", "while it learns", "answers/s", "median ms", "99 % ms", "rate of learning kept"], rows))
 
 

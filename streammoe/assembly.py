@@ -9,6 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple, cast
 
+from streammoe.answering import Answering
 from streammoe.configuration import DEAD_LETTERS, PREDICTIONS, connectors, extension
 from streammoe.daemon.checkpoints import Checkpoints
 from streammoe.daemon.health import Health
@@ -30,8 +31,6 @@ from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_r
 from streammoe.pipeline.sink_wait import Answer
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import Batch, DeadLetterSink, Position, PredictionSink, Recovered, Source
-from streammoe.serving.server import PredictionServer
-from streammoe.serving.snapshot import Published
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
 
 LOGGER = logging.getLogger("streammoe.serve")
@@ -119,13 +118,11 @@ def open_daemon(
         metrics.counter("streammoe_starts_total").inc(status.starts)
         if settings.metrics.enabled:
             server = stack.enter_context(closing(MetricsServer(settings.metrics, health)))
-        published, interval = None, settings.predictions.interval
+        published = None
         if settings.serve.enabled:
-            published = Published()
-            answering = PredictionServer(
-                settings.serve, published, lambda: health.problem, interval, metrics.live, status.content
-            )
+            answering = Answering(settings.serve, settings.predictions.interval, status.content)
             stack.enter_context(closing(answering))
+            published = answering.published
             LOGGER.info("predictions at %s", answering.url)
         writer = _prediction_writer(settings, health)
         sink = None if writer is None else stack.enter_context(closing(writer.sink))
@@ -153,7 +150,7 @@ def open_daemon(
         checkpoints = Checkpoints(store, state, source, outputs, metrics, settings.checkpoint, generation, restart)
         daemon = Daemon(source, state, outputs, checkpoints, metrics, reload, observer, on_batch, status, published)
         if server is not None:
-            server.metrics = metrics.registry
+            server.registry = metrics.registry
         stack.enter_context(closing(Mirror(CheckpointStore(store.folder), checkpoints, metrics)))
         yield DaemonHandle(daemon, None if server is None else server.url)
 

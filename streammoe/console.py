@@ -103,6 +103,13 @@ def set_up_logging(level: str, form: str) -> None:
     logging.getLogger("streammoe").setLevel(level.upper())
 
 
+def logging_set_up() -> tuple[str, str]:
+    """Return level and format of the log, for `set_up_logging` in another process."""
+    formatters = [handler.formatter for handler in logging.getLogger().handlers]
+    level = logging.getLevelName(logging.getLogger("streammoe").getEffectiveLevel()).lower()
+    return level, "json" if any(isinstance(each, JsonLines) for each in formatters) else "text"
+
+
 @contextmanager
 def exit_codes() -> Iterator[None]:
     """Print known errors and exit with their code; anything else is a bug: traceback, exit 70."""

@@ -17,18 +17,17 @@ from streammoe.daemon.checkpoints import learned_digest
 from streammoe.daemon.status import age_seconds
 from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.errors import CheckpointError, ConfigError
-from streammoe.estimators import ESTIMATORS, MixtureOfExperts, model_of
+from streammoe.estimators import ESTIMATORS, model_of
 from streammoe.options import as_arguments
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
 from streammoe.pipeline.scores import saved_scores
+from streammoe.serving.figures import experts_of
 from streammoe.text import counted, printable
 
 LEAST_SHOWN = 0.05
 """Share in what is predicted from which on a single expert is shown."""
 MOST_SHOWN = 5
 """Number of coefficients of an expert that are shown, and of its outputs."""
-UNUSED_BELOW = 0.01
-"""Mean gate share of the kept events below which a starved expert is unused."""
 
 
 def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
@@ -195,21 +194,6 @@ def _entry_of_history(entry: Mapping[str, Any]) -> str:
     return printable(f"{entry['time']}  n {entry['n']:<10,} {entry['event']:10} {digests}; {details(entry)}")
 
 
-def _experts(model: MixtureOfExperts) -> list[dict[str, Any]]:
-    """Return diagnostics and regions of the experts of the mixture; none during warm-up.
-
-    One that is starved is `unused` if the gate hardly prefers it anywhere, which harms nothing.
-    """
-    shares = model.member_shares
-    member = max((name for name in shares if name in OF_MIXTURE), key=shares.__getitem__, default=None)
-    found = []
-    for expert, region in zip(model.experts(), model.regions(), strict=False):
-        is_unused = expert["condition"] == "starved" and region.gate_share < UNUSED_BELOW
-        condition = "unused" if is_unused else expert["condition"]
-        found.append({**expert, "condition": condition, "member": member, "region": region.text})
-    return found
-
-
 def _compared(own: Checkpoint, of_champion: Checkpoint) -> dict[str, Any]:
     """Summarize a challenger."""
     kept = {name: own.metadata[name] for name in ("model", "n", "missed")}
@@ -265,7 +249,7 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
         "member_weights": model.member_weights,
         "member_shares": model.member_shares,
         "expert_masses": [] if model.is_warming_up else model.masses.tolist(),
-        "experts": _experts(model),
+        "experts": experts_of(model),
         "coefficients": [
             {name: None if value != value else value for name, value in each._asdict().items()}  # noqa: PLR0124 - NaN
             for each in model.coefficients()

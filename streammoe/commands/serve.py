@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import click
@@ -36,8 +37,7 @@ def command(place: str, every: float, overrides: tuple[str, ...]) -> None:
     from streammoe.configuration import settings_from
     from streammoe.daemon.signals import StopFlag
     from streammoe.daemon.status import age_seconds
-    from streammoe.serving.answers import answers
-    from streammoe.serving.figures import History
+    from streammoe.serving.answers import answers, predicted_rows
     from streammoe.serving.place import Place
     from streammoe.serving.server import PredictionServer
     from streammoe.serving.snapshot import Published
@@ -50,9 +50,9 @@ def command(place: str, every: float, overrides: tuple[str, ...]) -> None:
             )
     tables = {"source": {"kind": "stdin", "format": "jsonl"}, "schema": {"target": "y"}, "serve": {"enabled": True}}
     settings = settings_from(tables, "the command line", overrides=overrides)
-    live = LiveMetrics(COMMON)
     source, published, problem = Place(place), Published(), ""
-    history, began, known = History(), time.monotonic(), dict[str, Any]()
+    predict = partial(predicted_rows, interval=settings.predictions.interval)
+    began, known = time.monotonic(), dict[str, Any]()
     constant = {"version": version("streammoe"), "started": time_of_day(), "place": place, "alive": True}
 
     def look() -> str:
@@ -61,7 +61,7 @@ def command(place: str, every: float, overrides: tuple[str, ...]) -> None:
         try:
             if (checkpoint := source.read_if_new()) is not None:
                 snapshot = source.snapshot_of(checkpoint)
-                answers(snapshot, [[b"{}"]], settings.predictions.interval)  # compiles what is not compiled yet
+                answers(snapshot, [[b"{}"]], predict)  # compiles what is not compiled yet
                 known = source.figures_of(checkpoint, snapshot.model)
                 published.latest = snapshot
                 LOGGER.info("answering by a model that has learned %d events", checkpoint.metadata["n"])
@@ -70,20 +70,25 @@ def command(place: str, every: float, overrides: tuple[str, ...]) -> None:
         return ""
 
     def status() -> dict[str, Any]:
-        age, up, rate = age_seconds(known.get("created")), time.monotonic() - began, history.events_per_second
-        now = {"problem": problem, "uptime_seconds": up, "checkpoint_age_seconds": age, "events_per_second": rate}
-        return {**constant, **now, **known, "history": history.points}
+        age, up = age_seconds(known.get("created")), time.monotonic() - began
+        return {**constant, "problem": problem, "uptime_seconds": up, "checkpoint_age_seconds": age, **known}
 
     with StopFlag(armed=True) as stop:
         if problem := look():
             LOGGER.warning("%s; waiting until there is one", problem)
-        interval = settings.predictions.interval
-        server = PredictionServer(settings.serve, published, lambda: problem, interval, live, status)
+        server = PredictionServer(settings.serve, published, settings.predictions.interval, LiveMetrics(COMMON))
         with closing(server):
+            server.show(status())
             LOGGER.info("predictions at %s", server.url)
+            look_at = time.monotonic() + every
             while not stop.requested:
-                time.sleep(every)
+                if published.latest is not None:
+                    server.describe(published.latest)
+                time.sleep(min(every, 1.0))
+                server.show(status())
+                if time.monotonic() < look_at:
+                    continue
+                look_at += every
                 before, problem = problem, look()
-                history.add(status())
                 if problem not in {"", before}:
                     LOGGER.warning("%s; the model before it goes on answering", problem)

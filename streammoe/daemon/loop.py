@@ -176,7 +176,16 @@ class Daemon:
         self._health.ready = True
         self.checkpoints.begin()
         self._health.beat()
+        self._show()
         return True
+
+    def _show(self) -> None:
+        """Show what has been learned to those who ask this or another process."""
+        state = self.state
+        if self._status is not None:
+            self._status.publish(state)
+        if self._published is not None:
+            self._published.offer(state.model, state.pipeline.schema, state.position, state.digest)
 
     def _learn(self, stop: StopFlag) -> None:
         """Learn to the end, and save."""
@@ -196,8 +205,7 @@ class Daemon:
                 if self.observer is not None:
                     self.observer.after_batch(self.state.pipeline)
                 self.checkpoints.save_if_due()
-                if self._status is not None:
-                    self._status.publish(self.state)
+                self._show()
         except FitCancelled:
             gave_up = True
         except SourceError:
@@ -316,8 +324,6 @@ class Daemon:
             state.outcomes, state.reasons, state.pending, None if state.jumps is None else state.jumps.losses.state
         )
         self.metrics.publish(state.model, state.pipeline.scores, self.source.progress())
-        if self._published is not None:
-            self._published.publish(state.model, state.pipeline.schema, [state.position], state.digest)
         self.metrics.show_challenger(state.pipeline.challenger)
 
     def _summary(self, seconds: float) -> Summary:

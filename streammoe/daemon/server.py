@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 
 from streammoe.daemon.health import Health
 from streammoe.settings import MetricsSettings
+from streammoe.web.exposition import Exposition
 from streammoe.web.listener import Handler, Limits, Listener
 
 LIMITS = Limits(seconds=10.0, connections=64)
@@ -36,9 +34,9 @@ class MetricsServer:
 
     def __init__(self, settings: MetricsSettings, health: Health) -> None:
         self.health = health
-        self.metrics: CollectorRegistry | None = None
+        self.registry: CollectorRegistry | None = None
         """What is served; counters only once they are restored, so that they do not appear to jump."""
-        routes = [("/(?:metrics)?", _Metrics), ("/healthz", Alive), ("/readyz", Ready)]
+        routes = [("/(?:metrics)?", Exposition), ("/healthz", _Alive), ("/readyz", _Ready)]
         self.listener = Listener(settings, routes, LIMITS, self)
         self.url = f"{self.listener.url}/metrics"
 
@@ -47,7 +45,7 @@ class MetricsServer:
         self.listener.close()
 
 
-class Alive(Handler):
+class _Alive(Handler):
     """Whether the learning loop turns, by the ``health`` of what is served."""
 
     def get(self) -> None:
@@ -58,25 +56,9 @@ class Alive(Handler):
             self.say(503, f"the learning loop has made no progress for {health.silent_seconds:.0f} s")
 
 
-class Ready(Handler):
+class _Ready(Handler):
     """Whether it is ready, likewise."""
 
     def get(self) -> None:
         problem = self.of.health.problem
         self.say(503 if problem else 200, problem or "ready")
-
-
-class _Metrics(Handler):
-    requires_password = True
-
-    def get(self) -> None:
-        registry = self.of.metrics
-        if registry is None:
-            self.say(503, "starting: the counters are not restored yet")
-            return
-        # All or those that are named, in the format that is asked for.
-        names = self.get_query_arguments("name[]")
-        shown: Any = registry.restricted_registry(names) if names else registry
-        encode, content_type = choose_encoder(self.request.headers.get("Accept", ""))
-        self.set_header("Content-Type", content_type)
-        self.finish(encode(shown))

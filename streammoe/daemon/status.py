@@ -21,7 +21,7 @@ from streammoe.daemon.health import Health
 from streammoe.persistence import STATUS
 from streammoe.persistence.durable import TEMPORARY_SUFFIX
 from streammoe.ports import SourceStatus
-from streammoe.serving.figures import History, figures_of, to_json
+from streammoe.serving.figures import figures_of, to_json
 from streammoe.text import time_of_day
 
 if TYPE_CHECKING:  # a health check imports this module often, and would wait for all that learns
@@ -54,7 +54,6 @@ class Status:
         self._learned: Mapping[str, Any] = {}
         self._next_look = self._began = time.monotonic()
         self._cpu, self._cores_used = (self._began, time.process_time()), 0.0
-        self._history = History()
         before = read(folder)
         killed = {"error": "it was killed, or the machine stopped"} if before else None
         self.starts = before.get("starts", 0) + 1
@@ -111,8 +110,6 @@ class Status:
         (wall, cpu), self._cpu = self._cpu, (time.monotonic(), time.process_time())
         self._cores_used = (self._cpu[1] - cpu) / max(self._cpu[0] - wall, 1e-9)
         status = self.content(end)
-        self._history.add(status)
-        del status["history"]
         content = to_json(status, indent=1)
         temporary = self._path.with_name(f".{STATUS}{TEMPORARY_SUFFIX}")
         try:
@@ -128,7 +125,7 @@ class Status:
             self._failed = False
 
     def content(self, end: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return what the daemon is doing, or how it came to its end, with its course."""
+        """Return what the daemon is doing, or how it came to its end."""
         health, source, (unsaved, next_save) = self._health, self._source(), self._to_save()
         return {
             **self._constant,
@@ -139,7 +136,6 @@ class Status:
             "alive": health.alive,
             "uptime_seconds": time.monotonic() - self._began,
             "cores_used": self._cores_used,
-            "events_per_second": self._history.events_per_second,
             "behind_seconds": source.behind,
             "lag": sum(source.lags.values()),
             "partitions": {
@@ -153,7 +149,6 @@ class Status:
             "next_checkpoint_seconds": next_save,
             "unsaved_events": unsaved,
             **self._learned,
-            "history": self._history.points,
         }
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from streammoe.errors import StreammoeError
+from streammoe.estimators import Explanation
 from streammoe.pipeline.decoders import DecodedBatch, FieldRoles, decoder
 from streammoe.pipeline.writing import predicted
 from streammoe.ports import Batch, Predictions
@@ -22,6 +24,8 @@ LINES = ("application/jsonl", "application/x-ndjson")
 """Types of JSON Lines."""
 MOST_PROBLEMS = 100
 """Rows of a request whose problems an answer names."""
+Said = TypeVar("Said")
+"""What is said of a record."""
 _TEXT_OR_NAN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|NaN', re.DOTALL)
 
 
@@ -79,12 +83,13 @@ def records_in(body: bytes, content_type: str) -> tuple[list[bytes], str]:
     return [line for line in body.splitlines() if line.strip()], "lines"
 
 
-def answers(snapshot: Snapshot, requests: Sequence[Sequence[bytes]], interval: float) -> list[list[Row] | RequestError]:
-    """Predict the records of several requests together, which takes little longer than those of one.
+def answers(
+    snapshot: Snapshot, requests: Sequence[Sequence[bytes]], answer: Callable[[Snapshot, DecodedBatch], Sequence[Said]]
+) -> list[list[Said] | RequestError]:
+    """Answer several requests together, which takes little longer than one of them.
 
     An answer does not depend on the others. It is an error if one of its records would be rejected in the stream, or
-    has none of the model's columns, which in a request is a mistake; else the rows that a sink of predictions would
-    get, without place and target.
+    has none of the model's columns, which in a request is a mistake; else what `answer` says of each of its records.
     """
     fields, records = snapshot.model.fields, [record for request in requests for record in request]
     batch = Batch(
@@ -93,8 +98,8 @@ def answers(snapshot: Snapshot, requests: Sequence[Sequence[bytes]], interval: f
     decoded = decoder(batch.format).decode(batch, roles_of(snapshot))
     problems = {i: (reason, detail) for i, reason, detail in decoded.rejected}
     problems.update(_without_columns(fields, batch, decoded))
-    rows = dict(zip(decoded.rows.tolist(), predicted_rows(snapshot, decoded, interval), strict=True))
-    found: list[list[Row] | RequestError] = []
+    rows = dict(zip(decoded.rows.tolist(), answer(snapshot, decoded), strict=True))
+    found: list[list[Said] | RequestError] = []
     for start, stop in pairwise(accumulate(map(len, requests), initial=0)):
         bad = [i for i in range(start, stop) if i in problems] if problems else []
         named = [Problem(i - start, *problems[i]) for i in bad[:MOST_PROBLEMS]]
@@ -106,6 +111,16 @@ def answers(snapshot: Snapshot, requests: Sequence[Sequence[bytes]], interval: f
 def roles_of(snapshot: Snapshot) -> FieldRoles:
     """Return what to read from records that are to be predicted: neither targets nor weights."""
     return FieldRoles(snapshot.model.column_kinds, snapshot.schema._replace(targets=(), weight=None))
+
+
+def explanations(snapshot: Snapshot, decoded: DecodedBatch) -> list[Explanation]:
+    """Explain what is predicted for decoded records."""
+    fields, found = snapshot.model.fields, []
+    for i, row in enumerate(decoded.X.tolist()):
+        x: dict[str, Any] = {name: value for name, value in zip(fields, row, strict=True) if not math.isnan(value)}
+        x |= {fields[j]: column[i] for j, column in decoded.texts.items() if column[i] is not None}
+        found.append(snapshot.model.explain_one(x))
+    return found
 
 
 def predicted_rows(snapshot: Snapshot, decoded: DecodedBatch, interval: float) -> list[Row]:
@@ -137,7 +152,5 @@ def _without_columns(
         names = decoder(batch.format).names(batch, i)
         if not names.keys() & {*fields}:
             has = some_of(sorted(names)) if names else "nothing"
-            yield (
-                i,
-                ("no_columns", f"the record has none of the model's columns ({some_of(sorted(fields))}), but {has}"),
-            )
+            detail = f"the record has none of the model's columns ({some_of(sorted(fields))}), but {has}"
+            yield i, ("no_columns", detail)

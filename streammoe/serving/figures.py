@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.ports import DeadLetter
 from streammoe.text import cut, printable, time_of_day
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:  # health checks import this module, and would wait for all th
 
 MOST_REJECTED = 20
 """Rejected records that are shown, the latest ones."""
+MOST_TERMS = 5
+"""Coefficients of an expert that are shown."""
+UNUSED_BELOW = 0.01
+"""Mean gate share of the kept events below which a starved expert is unused."""
 LONGEST_DETAIL = 500
 """Characters of what is shown of one."""
 
@@ -36,6 +41,24 @@ def figures_of(
         "drifts": model.drifts,
         "last_drift": drift and drift._asdict(),
     }
+
+
+def experts_of(model: MixtureOfExperts) -> list[dict[str, Any]]:
+    """Return diagnostics of the experts of the mixture, their regions in words, and their largest coefficients.
+
+    One that is starved is `unused` if the gate hardly prefers it anywhere, which harms nothing. It takes a while for a
+    wide model; during warm-up there are none.
+    """
+    shares, found = model.member_shares, list[dict[str, Any]]()
+    member = max((name for name in shares if name in OF_MIXTURE), key=shares.__getitem__, default=None)
+    terms = [each for each in model.coefficients() if each.member == member and each.feature != "intercept"]
+    terms.sort(key=lambda each: -abs(each.effect))
+    for k, (expert, region) in enumerate(zip(model.experts(), model.regions(), strict=False)):
+        is_unused = expert["condition"] == "starved" and region.gate_share < UNUSED_BELOW
+        condition = "unused" if is_unused else expert["condition"]
+        own = [{"feature": each.feature, "value": each.value} for each in terms if each.expert == k][:MOST_TERMS]
+        found.append({**expert, "condition": condition, "member": member, "region": region.text, "coefficients": own})
+    return found
 
 
 def rejection(letter: DeadLetter) -> dict[str, Any]:

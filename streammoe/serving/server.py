@@ -6,21 +6,24 @@ import asyncio
 import importlib.metadata
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from tornado.web import RequestHandler
 
 from streammoe.catalogue import LiveMetrics, Metric
 from streammoe.rows import Row
 from streammoe.serving import docs, inference, openapi, page
-from streammoe.serving.answers import LINES, Failure, RequestError, answers, records_in
+from streammoe.serving.answers import LINES, Failure, RequestError, answers, explanations, predicted_rows, records_in
+from streammoe.serving.figures import History, experts_of
 from streammoe.serving.openapi import JSON, Route
 from streammoe.serving.snapshot import Published, Snapshot
 from streammoe.settings import ServeSettings
 from streammoe.text import shown
+from streammoe.web.exposition import Exposition
 from streammoe.web.listener import Handler, Limits, Listener
 
 LIMITS = Limits(seconds=30.0, connections=256, keeps_alive=True)
@@ -38,7 +41,12 @@ OF_SERVING: dict[str, Metric] = {
     ),
     "streammoe_snapshot_age_seconds": Metric(Gauge, "Age of the copy of the model that predicts on request"),
 }
-"""What a daemon with ``serve.enabled`` has besides its own."""
+"""Of the process that answers requests."""
+MOST_EXPLAINED, EXPLANATION_ROWS = 100, 50
+"""Rows that a request may have explained, each of which takes as long as so many predictions."""
+DESCRIBE_SECONDS = 10.0
+SILENT_SECONDS = 15.0
+"""Seconds without a status from which on it is not ready."""
 HIGHEST = 0.999_999
 """Probability of an interval up to which its ends are accurate."""
 _encode = msgspec.json.Encoder().encode
@@ -58,10 +66,8 @@ class PredictionServer:
     Args:
         settings: the section ``[serve]``.
         published: the snapshots that predict.
-        problem: returns why it is not ready; empty if it is.
         interval: probability of predictive intervals, unless a request names another; 0 leaves them out.
         metrics: to which those of requests are added.
-        status: returns what there is to show, with its ``history``.
 
     Raises:
         ConfigError: the address cannot be bound, or certificate, key or password cannot be used.
@@ -71,13 +77,14 @@ class PredictionServer:
         self,
         settings: ServeSettings,
         published: Published,
-        problem: Callable[[], str],
         interval: float,
         metrics: LiveMetrics,
-        status: Callable[[], dict[str, Any]],
     ) -> None:
-        self.settings, self.published, self.problem, self.interval = settings, published, problem, interval
-        self.metrics, self.status = metrics, status
+        self.settings, self.published, self.interval, self.metrics = settings, published, interval, metrics
+        self._status: dict[str, Any] = {"problem": "starting"}
+        self._shown_at, self._history = time.monotonic(), History()
+        self._experts, self._described_at = list[dict[str, Any]](), -math.inf
+        self._described: Snapshot | None = None
         metrics.add(OF_SERVING)
         metrics.gauge("streammoe_snapshot_age_seconds").set_function(self._age)
         self._waiting: dict[float, list[tuple[list[bytes], asyncio.Future[Any]]]] = {}
@@ -85,12 +92,42 @@ class PredictionServer:
         self.routes = _routes(f"/v2/models/{settings.name}")
         limits = LIMITS._replace(body_bytes=settings.max_body_bytes)
         paths: list[tuple[str, type[Handler]]] = [(route.pattern, route.handler) for route in self.routes]
-        self.listener = Listener(settings, [*paths, *page.ROUTES, (".*", _NotFound)], limits, self)
+        self.listener = Listener(
+            settings, [*paths, *page.ROUTES, ("/metrics", Exposition), (".*", _NotFound)], limits, self
+        )
         self.url = self.listener.url
 
     def close(self) -> None:
         """Stop serving, and close all connections."""
         self.listener.close()
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """The metrics of requests, and of this process."""
+        return self.metrics.registry
+
+    def show(self, status: dict[str, Any]) -> None:
+        """Take what there is to show; its ``problem`` says why it is not ready, and is empty if it is."""
+        self._history.add(status)
+        self._status, self._shown_at = status, time.monotonic()
+
+    @property
+    def problem(self) -> str:
+        """Why it is not ready; empty if it is."""
+        silent = time.monotonic() - self._shown_at
+        return f"nothing was heard for {silent:.0f} s" if silent > SILENT_SECONDS else str(self._status["problem"])
+
+    def status(self) -> dict[str, Any]:
+        """Return what was shown last, and how it went since the start."""
+        rate = self._history.events_per_second
+        now = {**self._status, "problem": self.problem, "events_per_second": rate, "history": self._history.points}
+        return {**now, "experts": self._experts} if self._experts else now
+
+    def describe(self, snapshot: Snapshot) -> None:
+        """Take what a snapshot's experts are in words, if that was long ago; it takes a while for a wide model."""
+        if snapshot is not self._described and time.monotonic() >= self._described_at + DESCRIBE_SECONDS:
+            self._experts, self._described = experts_of(snapshot.model), snapshot
+            self._described_at = time.monotonic()
 
     def _age(self) -> float:
         found = self.published.latest
@@ -104,7 +141,7 @@ class PredictionServer:
         """Return the latest snapshot; raise `RequestError` if nothing was learned yet."""
         found = self.published.latest
         if found is None or not found.version:
-            raise RequestError(503, f"not ready: {self.problem() or 'nothing was learned yet'}")
+            raise RequestError(503, f"not ready: {self.problem or 'nothing was learned yet'}")
         return found
 
     async def predict(self, records: list[bytes], interval: float) -> tuple[Snapshot, list[Row]]:
@@ -113,13 +150,7 @@ class PredictionServer:
         Raises:
             RequestError: nothing was learned yet, there are too many of them, or one cannot be read.
         """
-        if not records:
-            raise RequestError(422, "the request has no rows")
-        if len(records) > self.settings.max_rows:
-            raise RequestError(
-                413, f"the request has {len(records)} rows; serve.max_rows allows {self.settings.max_rows}"
-            )
-        self._admit(len(records))
+        self.admit(records, self.settings.max_rows)
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[tuple[Snapshot, list[Row]]] = loop.create_future()
         if not self._waiting:
@@ -127,14 +158,22 @@ class PredictionServer:
         self._waiting.setdefault(interval, []).append((records, answered))
         return await answered
 
-    def _admit(self, rows: int) -> None:
-        """Count rows against those that may be answered in a second."""
+    def admit(self, records: Sequence[bytes], most: int, cost: int = 1) -> None:
+        """Count rows, each as much as so many, against those that may be answered in a second.
+
+        Raises:
+            RequestError: there are none, more than may be in a request, or too many have been asked for.
+        """
+        if not records:
+            raise RequestError(422, "the request has no rows")
+        if len(records) > most:
+            raise RequestError(413, f"the request has {len(records)} rows, and {most} are allowed (serve.max_rows)")
         rate, now = self.settings.rows_per_second, time.monotonic()
         self._room = min(rate, self._room + rate * (now - self._counted_at))
         self._counted_at = now
         if self._room <= 0.0:
             raise RequestError(429, f"more rows are asked for than serve.rows_per_second = {rate} allows")
-        self._room -= rows
+        self._room -= cost * len(records)
 
     def _answer(self) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -142,7 +181,8 @@ class PredictionServer:
             futures = [future for _, future in asked]
             try:
                 snapshot = self.snapshot()
-                found: Sequence[Any] = answers(snapshot, [records for records, _ in asked], interval)
+                predict = partial(predicted_rows, interval=interval)
+                found: Sequence[Any] = answers(snapshot, [records for records, _ in asked], predict)
             except Exception as error:  # noqa: BLE001 - each handler raises it
                 for future in futures:
                     future.set_exception(error)
@@ -240,6 +280,25 @@ class _Predict(_Posted):
             self.answer(rows[0] if shape == "object" else rows)
 
 
+class _Explain(_Posted):
+    """Explain one row, a list of rows, or rows in JSON Lines, by members, experts and inputs.
+
+    The contributions of inputs, the baseline and holding add up to the prediction, given the gate.
+    """
+
+    route = "/explain"
+
+    async def post(self) -> None:
+        records, shape = records_in(bytes(self.body), self.request.headers.get("Content-Type", ""))
+        self.of.admit(records, MOST_EXPLAINED, cost=EXPLANATION_ROWS)
+        snapshot = self.of.snapshot()
+        (found,) = answers(snapshot, [records], explanations)
+        if isinstance(found, RequestError):
+            raise found
+        self.identify(snapshot)
+        self.answer(found[0] if shape == "object" else found)
+
+
 class _Infer(_Posted):
     """Predict the rows of tensors, one for each column; null is a missing value.
 
@@ -262,7 +321,9 @@ class _Server(JsonHandler):
     route = "/v2"
 
     def get(self) -> None:
-        self.answer(inference.ServerMetadata("streammoe", importlib.metadata.version("streammoe"), ["predict"]))
+        self.answer(
+            inference.ServerMetadata("streammoe", importlib.metadata.version("streammoe"), ["predict", "explain"])
+        )
 
 
 class _Model(JsonHandler):
@@ -306,7 +367,7 @@ class _Ready(JsonHandler):
 
     def get(self) -> None:
         self.of.snapshot()
-        if problem := self.of.problem():
+        if problem := self.of.problem:
             raise RequestError(503, problem)
         self.answer({"ready": True})
 
@@ -348,6 +409,7 @@ def _routes(model: str) -> list[Route]:
     asked = (415, 422, 429, 503)
     routes = [
         Route("/predict", _Predict, openapi.ROWS, asked, openapi.RECORDS, Options),
+        Route("/explain", _Explain, {JSON: dict[str, Any] | list[dict[str, Any]]}, asked, openapi.RECORDS),
         Route("/v2", _Server, {JSON: inference.ServerMetadata}),
         *(Route(path, _Alive, {JSON: dict[str, bool]}) for path in ("/healthz", "/v2/health/live")),
         *(Route(path, _Ready, {JSON: dict[str, bool]}, (503,)) for path in ("/readyz", "/v2/health/ready")),

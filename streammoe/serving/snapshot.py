@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 import time
 from typing import Any, NamedTuple
 
@@ -40,6 +41,17 @@ class Published:
     def __init__(self) -> None:
         self.latest: Snapshot | None = None
         """None before the first one."""
+        self.is_wanted = True
+        """Whether the next one that is offered is taken."""
+        self.arrived = threading.Event()
+        self._seen: object = None
+
+    def offer(self, model: MixtureOfExperts, schema: Schema, position: Any, digest: str | None) -> None:
+        """Publish a model as it is now, if that is wanted and it has moved on since the last time."""
+        if self.is_wanted and (model.n, position) != self._seen:
+            self.is_wanted, self._seen = False, (model.n, position)
+            self.publish(model, schema, [position], digest)
+            self.arrived.set()
 
     def publish(self, model: MixtureOfExperts, schema: Schema, positions: list[Any], digest: str | None) -> None:
         """Replace it by a copy of a model as it is now."""

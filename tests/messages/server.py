@@ -43,7 +43,7 @@ def responses(_):
     try:
         ask("/metrics")
         ask("/metrics", Authorization="Basic dTp3b3Jk")
-        server.metrics = CollectorRegistry()
+        server.registry = CollectorRegistry()
         ask("/metrics", Authorization="Basic dTp3b3Jk")
         ask("/healthz")
         health.patience = -1.0

@@ -134,7 +134,7 @@ def _served(metrics: ReduceMetrics, host: str, port: int | None) -> Iterator[Hea
             "the port, or name another one (0 picks a free one)"
         ) from error
     try:
-        server.metrics = metrics.registry
+        server.registry = metrics.registry
         LOGGER.info("metrics at %s", server.url)
         yield health
     finally:

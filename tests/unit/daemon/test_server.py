@@ -50,7 +50,7 @@ def serve(registry, health):
             server = MetricsServer(MetricsSettings(port=0, **settings), health)
             servers.callback(server.close)
             if shown:
-                server.metrics = registry
+                server.registry = registry
             return server
 
         yield serve

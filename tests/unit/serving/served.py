@@ -62,6 +62,7 @@ def answering(model=None, *, positions=(), problem="", published=None, interval=
         model = model or regressor(30)
         published.publish(model, schema_of(model), list(positions), None)
     metrics = LiveMetrics(COMMON)
-    server = PredictionServer(ServeSettings(port=0, **settings), published, lambda: problem, interval, metrics)
+    server = PredictionServer(ServeSettings(port=0, **settings), published, interval, metrics)
+    server.show({"problem": problem})
     with closing(server):
         yield server

@@ -32,7 +32,7 @@ def expected(model, x):
     row = {"prediction": model.predict_one(x), "gate": list(model.gate_one(x))}
     if model.is_classifier:
         return row | {"probabilities": model.predict_proba_one(x)}
-    return row | {"interval": model.predict_distribution_one(x).interval(0.8)}
+    return row | {"interval": model.predict_interval_one(x, 0.8)}
 
 
 def flat(value):

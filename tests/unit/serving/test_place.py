@@ -115,7 +115,8 @@ def ask(server, record):
 
 def test_a_server_answers_by_the_latest_snapshot_and_says_which_it_is(rows):
     published = Published()
-    server = PredictionServer(ServeSettings(port=0), published, lambda: "no disk", 0.9, LiveMetrics(COMMON))
+    server = PredictionServer(ServeSettings(port=0), published, 0.9, LiveMetrics(COMMON))
+    server.show({"problem": "no disk"})
     try:
         status, headers, said = ask(server, RECORD)
         assert (status, headers["Retry-After"], "no disk" in said["error"]) == (503, "1", True)
