@@ -91,6 +91,7 @@ class Scores(ABC):
     def __init__(self, *names: str) -> None:
         self.averages = {name: Average() for name in ("log_loss", *names)}
         self.log_loss = self.averages["log_loss"]
+        self.intervals: dict[tuple[str, int, float], Average] = {}
 
     @abstractmethod
     def update(

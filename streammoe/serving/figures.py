@@ -34,13 +34,23 @@ def figures_of(
         "rejected": dict(reasons),
         "model_events": model.n,
         "scores": {} if scores is None else scores.summary(),
-        "recent": {} if scores is None else {name: means["window"] for name, means in scores.means().items()},
+        "recent": _recent(scores),
         "predicts": max(weights, key=lambda name: weights[name], default="warm-up"),
         "member_weights": weights,
         "experts": model.experts(),
         "drifts": model.drifts,
         "last_drift": drift and drift._asdict(),
     }
+
+
+def _recent(scores: Scores | None) -> dict[str, float]:
+    """Return scores of the latest events, and how many of the targets were in 90 % intervals, of all outputs."""
+    if scores is None:
+        return {}
+    recent = {name: means["window"] for name, means in scores.means().items()}
+    averages = scores.intervals.items()
+    covered = [each.means()["window"] for (score, _, level), each in averages if (score, level) == ("coverage", 0.9)]
+    return {**recent, "coverage": sum(covered) / len(covered)} if covered else recent
 
 
 def experts_of(model: MixtureOfExperts) -> list[dict[str, Any]]:
