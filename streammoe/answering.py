@@ -138,6 +138,6 @@ def _serve(connection: Connection, settings: ServeSettings, interval: float, lev
                 if published.latest is None:  # compile what is not compiled yet
                     answers(message, [[b"{}"]], partial(predicted_rows, interval=interval))
                 published.latest = message
-                server.describe(message)
             else:
                 server.show(message)
+            server.describe()

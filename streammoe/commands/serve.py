@@ -82,8 +82,7 @@ def command(place: str, every: float, overrides: tuple[str, ...]) -> None:
             LOGGER.info("predictions at %s", server.url)
             look_at = time.monotonic() + every
             while not stop.requested:
-                if published.latest is not None:
-                    server.describe(published.latest)
+                server.describe()
                 time.sleep(min(every, 1.0))
                 server.show(status())
                 if time.monotonic() < look_at:

@@ -147,8 +147,7 @@ class Daemon:
         finally:
             if self.observer is not None:
                 self.observer.close()
-            if self._status is not None:
-                self._status.publish(self.state, is_last=True)
+            self._show(is_last=True)
         self._health.ready = False
         return self._summary(time.monotonic() - started)
 
@@ -179,12 +178,13 @@ class Daemon:
         self._show()
         return True
 
-    def _show(self) -> None:
+    def _show(self, *, is_last: bool = False) -> None:
         """Show what has been learned to those who ask this or another process."""
         state = self.state
         if self._status is not None:
-            self._status.publish(state)
+            self._status.publish(state, is_last=is_last)
         if self._published is not None:
+            self._published.is_wanted |= is_last
             self._published.offer(state.model, state.pipeline.schema, state.position, state.digest)
 
     def _learn(self, stop: StopFlag) -> None:

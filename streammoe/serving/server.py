@@ -44,7 +44,8 @@ OF_SERVING: dict[str, Metric] = {
 """Of the process that answers requests."""
 MOST_EXPLAINED, EXPLANATION_ROWS = 100, 50
 """Rows that a request may have explained, each of which takes as long as so many predictions."""
-DESCRIBE_SECONDS = 10.0
+DESCRIBING_SHARE = 0.05
+"""Share of the time that goes into that."""
 SILENT_SECONDS = 15.0
 """Seconds without a status from which on it is not ready."""
 HIGHEST = 0.999_999
@@ -83,7 +84,7 @@ class PredictionServer:
         self.settings, self.published, self.interval, self.metrics = settings, published, interval, metrics
         self._status: dict[str, Any] = {"problem": "starting"}
         self._shown_at, self._history = time.monotonic(), History()
-        self._experts, self._described_at = list[dict[str, Any]](), -math.inf
+        self._experts, self._describe_at = list[dict[str, Any]](), -math.inf
         self._described: Snapshot | None = None
         metrics.add(OF_SERVING)
         metrics.gauge("streammoe_snapshot_age_seconds").set_function(self._age)
@@ -123,11 +124,12 @@ class PredictionServer:
         now = {**self._status, "problem": self.problem, "events_per_second": rate, "history": self._history.points}
         return {**now, "experts": self._experts} if self._experts else now
 
-    def describe(self, snapshot: Snapshot) -> None:
-        """Take what a snapshot's experts are in words, if that was long ago; it takes a while for a wide model."""
-        if snapshot is not self._described and time.monotonic() >= self._described_at + DESCRIBE_SECONDS:
+    def describe(self) -> None:
+        """Find what experts of the latest snapshot are in words, which takes a while for a wide model."""
+        snapshot, started = self.published.latest, time.monotonic()
+        if snapshot is not None and snapshot is not self._described and started >= self._describe_at:
             self._experts, self._described = experts_of(snapshot.model), snapshot
-            self._described_at = time.monotonic()
+            self._describe_at = time.monotonic() + (time.monotonic() - started) / DESCRIBING_SHARE
 
     def _age(self) -> float:
         found = self.published.latest

@@ -126,7 +126,7 @@ def test_what_keeps_it_from_saving_for_a_while_ends_nothing(here, whole, follow,
 
 
 def test_a_disk_that_stays_full_ends_it_and_costs_nothing(here, whole, follow):
-    daemon = follow(f"{OFTEN}\n{ROWS}\ncheckpoint.retry_seconds = 1", before=room(30_000))
+    daemon = follow(f"{OFTEN}\n{ROWS}\ncheckpoint.retry_seconds = 1", before=room(60_000))
     append(here / "all.jsonl", REST)
     daemon.end(4)
     assert "Traceback" not in daemon.err

@@ -58,11 +58,12 @@ def compare(
     done = context.Array("d", len(groups), lock=False)
     others = active_children()
     with ProcessPoolExecutor(min(jobs, len(groups)), context, _begin, (done,)) as pool:
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # what they inherit: terminals send Ctrl-C to all
+        # What they inherit, since terminals send Ctrl-C to all; this process gets it a moment later.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             runs = [pool.submit(_run, i, settings, source_name) for i, settings in enumerate(groups)]
         finally:
-            signal.signal(signal.SIGINT, handler)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
             waiting = set(runs)
             while waiting and not stop.requested:

@@ -58,9 +58,11 @@ def test_it_says_what_the_file_says_and_how_it_went():
     with daemons.opened() as running:
         wait_until(lambda: status()["problem"].startswith("not ready"), "it is shown")
         running.daemon.run(StopFlag())
-        wait_until(lambda: status().get("model_events") == 200 and status()["experts"], "all is shown")
-        found, model = status(), running.daemon.model
-        assert (found["experts"], found["member_weights"]) == (experts_of(model), model.member_weights)
+        model = running.daemon.model
+        wait_until(lambda: status().get("experts") == experts_of(model), "experts are in words")
+        wait_until(lambda: status().get("model_events") == 200, "all is shown")
+        found = status()
+        assert found["member_weights"] == model.member_weights
         means = running.daemon.state.pipeline.scores.means()
         assert found["recent"].items() >= {name: each["window"] for name, each in means.items()}.items()
         assert 0.8 < found["recent"]["coverage"] <= 1.0
