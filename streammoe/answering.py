@@ -26,7 +26,9 @@ from streammoe.settings import ServeSettings
 LOGGER = logging.getLogger("streammoe.serve")
 STATUS_SECONDS = 1.0
 SHARE = 0.02
-"""Share of the time that goes into sending snapshots, at most, while batches come faster."""
+"""Share of the time that works at sending snapshots, at most, while batches come faster."""
+LONGEST_PAUSE = 10.0
+"""Seconds between two snapshots, at most, while batches come, however large they are."""
 CLOSE_SECONDS = 5.0
 _CONTEXT = get_context("spawn")  # threads of a parent that forks may hold locks for ever
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -80,22 +82,27 @@ class Answering:
         return process, ours_end, url
 
     def _run(self) -> None:
-        status_at = 0.0
+        status_at = wanted_at = 0.0
         while not self._closing.is_set():
-            is_new = self.published.arrived.wait(STATUS_SECONDS)
-            started = time.monotonic()
+            is_new, pause = False, wanted_at - time.monotonic()
+            if pause > 0.0:
+                self._closing.wait(min(pause, STATUS_SECONDS))
+            else:
+                self.published.is_wanted = True
+                is_new = self.published.arrived.wait(STATUS_SECONDS)
+            started, worked = time.monotonic(), time.thread_time()  # a process that begins lets a sender wait
             try:
                 if is_new:
                     self.published.arrived.clear()
                     if self.published.latest is not None:
                         self._connection.send(self.published.latest)
+                    worked = time.thread_time() - worked
+                    wanted_at = time.monotonic() + min(worked / SHARE, LONGEST_PAUSE)
                 if started - status_at >= STATUS_SECONDS:
                     status_at = started
                     self._connection.send(self._status())
             except OSError:
                 self._begin_again()
-            self._closing.wait((time.monotonic() - started) / SHARE if is_new else 0.0)
-            self.published.is_wanted = True
 
     def _begin_again(self) -> None:
         """Start another process, at the same address, as soon as that is possible."""

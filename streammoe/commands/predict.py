@@ -49,6 +49,7 @@ def command(
     from streammoe.commands.evaluate.output_files import as_config_error, check_outputs
     from streammoe.pipeline.decoders import decoder
     from streammoe.serving.answers import predicted_rows, roles_of
+    from streammoe.serving.answers import rejected as rejected_of
     from streammoe.serving.place import Place
 
     settings = settings_of(file, FileOptions(("y",), format=form, overrides=overrides), command="predict")
@@ -59,13 +60,16 @@ def command(
     with click.open_file(str(out or "-"), "wb") as written, progress_bar("predicting") as follow:
         for batch in batches_of(settings, follow):
             decoded = decoder(batch.format).decode(batch, roles_of(snapshot))
-            rows = predicted_rows(snapshot, decoded, interval)
-            for i, row in zip(decoded.rows.tolist(), rows, strict=True):
+            problems = rejected_of(snapshot, decoded)
+            bad = {i for i, _, _ in problems}
+            found = zip(decoded.rows.tolist(), predicted_rows(snapshot, decoded, interval), strict=True)
+            rows = {i: row for i, row in found if i not in bad}
+            for i, row in rows.items():
                 row.place = batch.location(i)
                 row.gate = row.gate if gate else msgspec.UNSET
             with as_config_error("--out", out or Path("-")):
-                written.write(encode(rows))
-            for i, reason, detail in decoded.rejected:
+                written.write(encode(rows.values()))
+            for i, reason, detail in problems:
                 if not rejected[reason]:
                     LOGGER.warning("%s is not predicted (%s): %s", batch.location(i), reason, detail)
                 rejected[reason] += 1

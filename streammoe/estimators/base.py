@@ -12,7 +12,7 @@ import numpy as np
 from streammoe.columns.kinds import ColumnKind
 from streammoe.columns.layout import Additions
 from streammoe.distributions import Gaussian
-from streammoe.errors import ConfigError
+from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators.frames import beside, table_by_names, table_of, targets_by_names
 from streammoe.estimators.inspected import Inspected
 from streammoe.fields import Change
@@ -181,6 +181,10 @@ class MixtureOfExperts(Inspected):
         the model does not know has an infinite loss.
         """
         return learn_rows.score_rows(self.learner, Table(X, list(names), texts), targets, traced=traced)
+
+    def refused(self, X: FloatArray) -> dict[int, InvalidEvent]:
+        """Return the errors of rows without targets, by index, that `learn_rows` would reject; nothing is learned."""
+        return learn_rows.refused(self.learner, X)
 
     def learn_wider(
         self,

@@ -130,6 +130,13 @@ class Inspected(base.Estimator):
         """What each field holds: a kind of `streammoe.columns.kinds`; truth values are numbers."""
         return dict(self.learner.encoder.columns.own_kinds)
 
+    @property
+    def column_limits(self) -> dict[Any, tuple[float, float]]:
+        """The least and largest value that each field may have at all, of times in seconds since 1970."""
+        columns = self.learner.encoder.columns
+        limits = zip(columns.plan.lowest.tolist(), columns.plan.highest.tolist(), strict=True)
+        return {name: ends for name, ends in zip(columns.kinds, limits, strict=True) if name in columns.own_kinds}
+
     def columns(self) -> list[dict[str, Any]]:
         """Return what is known of each field of events.
 

@@ -107,6 +107,15 @@ def score_rows(learner: Learner, table: Table, targets: Any, *, traced: bool) ->
     return Outcome({}, learned, Y, losses, scores.predictions, scores.trace, scores.gates)
 
 
+def refused(learner: Learner, X: FloatArray) -> dict[int, InvalidEvent]:
+    """Return the errors of rows without targets, (n, F) in the model's own fields, that `learn_rows` would reject."""
+    encoder = learner.encoder
+    X = encoder.columns.with_lags(X)
+    Y = np.full((len(X), 1), np.nan)
+    verdicts = encoder.screen(X, Y)
+    return {i: encoder.out_of_range(X[i], Y[i], int(verdicts[i])) for i in np.flatnonzero(verdicts >= 0).tolist()}
+
+
 def learn_wider(
     learner: Learner, additions: Additions, event: Events, *, traced: bool, lags: FloatArray | None = None
 ) -> Outcome:

@@ -24,6 +24,8 @@ LINES = ("application/jsonl", "application/x-ndjson")
 """Types of JSON Lines."""
 MOST_PROBLEMS = 100
 """Rows of a request whose problems an answer names."""
+MOST_IGNORED, MOST_OF_A_NAME = 20, 60
+"""Columns that an answer names as ignored, and characters of each."""
 Said = TypeVar("Said")
 """What is said of a record."""
 _TEXT_OR_NAN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?|NaN', re.DOTALL)
@@ -96,7 +98,7 @@ def answers(
         b"".join(records), np.cumsum([len(each) for each in records]), "jsonl", None, "a request", [], {"kind": ""}
     )
     decoded = decoder(batch.format).decode(batch, roles_of(snapshot))
-    problems = {i: (reason, detail) for i, reason, detail in decoded.rejected}
+    problems = {i: (reason, detail) for i, reason, detail in rejected(snapshot, decoded)}
     problems.update(_without_columns(fields, batch, decoded))
     rows = dict(zip(decoded.rows.tolist(), answer(snapshot, decoded), strict=True))
     found: list[list[Said] | RequestError] = []
@@ -106,6 +108,23 @@ def answers(
         first = f"row {named[0].row}: {named[0].detail}" if named else ""
         found.append(RequestError(422, first, problems=named) if bad else [rows[i] for i in range(start, stop)])
     return found
+
+
+def ignored(snapshot: Snapshot, record: bytes) -> list[str]:
+    """Return the first columns of a record, shortened, that neither the model nor the settings know."""
+    try:
+        names = msgspec.json.decode(record, type=dict[str, msgspec.Raw])
+    except (ValueError, RecursionError):  # another parser has read it
+        return []
+    known = {*map(str, snapshot.model.fields), *snapshot.schema.others}
+    return [name[:MOST_OF_A_NAME] for name in names if name not in known][:MOST_IGNORED]
+
+
+def rejected(snapshot: Snapshot, decoded: DecodedBatch) -> list[tuple[int, str, str]]:
+    """Return the records that the stream would reject, with reason and detail, in their order."""
+    refused = snapshot.model.refused(decoded.X).items()
+    found = ((int(decoded.rows[at]), error.reason, str(error)) for at, error in refused)
+    return sorted([*decoded.rejected, *found])
 
 
 def roles_of(snapshot: Snapshot) -> FieldRoles:

@@ -16,7 +16,7 @@ import msgspec
 
 from streammoe.columns.kinds import ColumnKind
 from streammoe.columns.values import MAX_TEXT_LENGTH
-from streammoe.notation import Notation
+from streammoe.notation import TICKS, Notation
 from streammoe.rows import Row
 from streammoe.serving.answers import LINES, Failure
 from streammoe.serving.snapshot import Snapshot
@@ -145,7 +145,8 @@ def _record(snapshot: Snapshot | None) -> tuple[Json, Json]:
     if snapshot is None:
         return {"type": "object", "description": "The columns are not known yet."}, {}
     of = snapshot.schema.notations.of
-    found = {str(name): _column(kind, of(str(name))) for name, kind in snapshot.model.column_kinds.items()}
+    kinds, limits = snapshot.model.column_kinds, snapshot.model.column_limits
+    found = {str(name): _column(kind, of(str(name)), limits[name]) for name, kind in kinds.items()}
     schema = {
         "type": "object",
         "description": "The columns of the model, of which a record has at least one; other fields are ignored.",
@@ -155,11 +156,15 @@ def _record(snapshot: Snapshot | None) -> tuple[Json, Json]:
     return schema, {name: example for name, (_, example) in found.items()}
 
 
-def _column(kind: ColumnKind, notation: Notation) -> tuple[Json, Any]:
+def _column(kind: ColumnKind, notation: Notation, limits: tuple[float, float]) -> tuple[Json, Any]:
     """Return the schema of a column's values, and an example; null and some texts stand for a missing one."""
+    number: Json = {"type": "number"}
+    if kind != "category":
+        ticks = TICKS.get(notation.time, 1.0) if kind == "time" else 1.0
+        number |= {"minimum": limits[0] * ticks, "maximum": limits[1] * ticks}
     example: str | float = "text"
     text: Json = {"type": "string"}
-    others: list[Json] = [{"type": "number"}, {"type": "null"}] if "" in notation.missing else [{"type": "number"}]
+    others = [number, {"type": "null"}] if "" in notation.missing else [number]
     gap = {"enum": sorted(notation.missing), "description": "a missing value"}
     if kind == "category":
         texts, what = [text | {"maxLength": MAX_TEXT_LENGTH}, {"type": "boolean"}], "a category"

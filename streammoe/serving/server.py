@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -17,7 +18,16 @@ from tornado.web import RequestHandler
 from streammoe.catalogue import LiveMetrics, Metric
 from streammoe.rows import Row
 from streammoe.serving import docs, inference, openapi, page
-from streammoe.serving.answers import LINES, Failure, RequestError, answers, explanations, predicted_rows, records_in
+from streammoe.serving.answers import (
+    LINES,
+    Failure,
+    RequestError,
+    answers,
+    explanations,
+    ignored,
+    predicted_rows,
+    records_in,
+)
 from streammoe.serving.figures import History, experts_of
 from streammoe.serving.openapi import JSON, Route
 from streammoe.serving.snapshot import Published, Snapshot
@@ -61,6 +71,23 @@ class Options(msgspec.Struct, forbid_unknown_fields=True):
     gate: bool = True
 
 
+class Budget:
+    """How much may be taken in a second, on average."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate, self._room, self._at = rate, rate, time.monotonic()
+
+    def take(self, amount: float) -> bool:
+        """Take so much, unless too much was taken lately."""
+        now = time.monotonic()
+        self._room = min(self._rate, self._room + self._rate * (now - self._at))
+        self._at = now
+        if self._room <= 0.0:
+            return False
+        self._room -= amount
+        return True
+
+
 class PredictionServer:
     """HTTP server for predictions, from construction to `close`; nothing that it is asked changes anything.
 
@@ -89,7 +116,9 @@ class PredictionServer:
         metrics.add(OF_SERVING)
         metrics.gauge("streammoe_snapshot_age_seconds").set_function(self._age)
         self._waiting: dict[float, list[tuple[list[bytes], asyncio.Future[Any]]]] = {}
-        self._room, self._counted_at = float(settings.rows_per_second), time.monotonic()
+        # Of each their own, so that explanations, which take longer, leave predictions theirs.
+        self.predicted = Budget(settings.rows_per_second)
+        self.explained = Budget(settings.rows_per_second / EXPLANATION_ROWS)
         self.routes = _routes(f"/v2/models/{settings.name}")
         limits = LIMITS._replace(body_bytes=settings.max_body_bytes)
         paths: list[tuple[str, type[Handler]]] = [(route.pattern, route.handler) for route in self.routes]
@@ -152,7 +181,7 @@ class PredictionServer:
         Raises:
             RequestError: nothing was learned yet, there are too many of them, or one cannot be read.
         """
-        self.admit(records, self.settings.max_rows)
+        self.admit(records, self.settings.max_rows, self.predicted)
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[tuple[Snapshot, list[Row]]] = loop.create_future()
         if not self._waiting:
@@ -160,8 +189,8 @@ class PredictionServer:
         self._waiting.setdefault(interval, []).append((records, answered))
         return await answered
 
-    def admit(self, records: Sequence[bytes], most: int, cost: int = 1) -> None:
-        """Count rows, each as much as so many, against those that may be answered in a second.
+    def admit(self, records: Sequence[bytes], most: int, budget: Budget) -> None:
+        """Count rows against those that may be answered in a second.
 
         Raises:
             RequestError: there are none, more than may be in a request, or too many have been asked for.
@@ -170,12 +199,9 @@ class PredictionServer:
             raise RequestError(422, "the request has no rows")
         if len(records) > most:
             raise RequestError(413, f"the request has {len(records)} rows, and {most} are allowed (serve.max_rows)")
-        rate, now = self.settings.rows_per_second, time.monotonic()
-        self._room = min(rate, self._room + rate * (now - self._counted_at))
-        self._counted_at = now
-        if self._room <= 0.0:
+        if not budget.take(len(records)):
+            rate = self.settings.rows_per_second
             raise RequestError(429, f"more rows are asked for than serve.rows_per_second = {rate} allows")
-        self._room -= cost * len(records)
 
     def _answer(self) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -229,13 +255,15 @@ class JsonHandler(Handler):
         if not isinstance(value, RequestError):
             super().log_exception(type_, value, traceback)
 
-    def identify(self, snapshot: Snapshot) -> None:
-        """Say in headers which model answers."""
+    def identify(self, snapshot: Snapshot, record: bytes) -> None:
+        """Say in headers which model answers, and what it ignores in a record."""
         self.set_header("Streammoe-Version", str(snapshot.version))
         if snapshot.digest is not None:
             self.set_header("Streammoe-Digest", snapshot.digest)
         if len(snapshot.positions_in_ascii) <= MOST_POSITIONS:
             self.set_header("Streammoe-Positions", snapshot.positions_in_ascii)
+        if names := ignored(snapshot, record):
+            self.set_header("Streammoe-Ignored", json.dumps(names))
 
 
 class _Posted(JsonHandler):
@@ -255,8 +283,9 @@ class _Predict(_Posted):
     """Predict one row, a list of rows, or rows in JSON Lines.
 
     The answer has the same shape. Its headers say which model has predicted: Streammoe-Version, the number of events
-    that it has learned, Streammoe-Digest of its latest checkpoint and Streammoe-Positions, where it reads on. A row
-    that the stream would reject rejects the whole request.
+    that it has learned, Streammoe-Digest of its latest checkpoint and Streammoe-Positions, where it reads on;
+    Streammoe-Ignored names columns of the first row that it does not know, misspelt ones perhaps. A row that the stream
+    would reject rejects the whole request.
     """
 
     route = "/predict"
@@ -271,7 +300,7 @@ class _Predict(_Posted):
         interval = self.of.interval if options.interval is msgspec.UNSET else options.interval
         records, shape = records_in(bytes(self.body), content_type)
         snapshot, rows = await self.of.predict(records, interval)
-        self.identify(snapshot)
+        self.identify(snapshot, records[0])
         if not options.gate:
             for row in rows:
                 row.gate = msgspec.UNSET
@@ -292,12 +321,12 @@ class _Explain(_Posted):
 
     async def post(self) -> None:
         records, shape = records_in(bytes(self.body), self.request.headers.get("Content-Type", ""))
-        self.of.admit(records, MOST_EXPLAINED, cost=EXPLANATION_ROWS)
+        self.of.admit(records, MOST_EXPLAINED, self.of.explained)
         snapshot = self.of.snapshot()
         (found,) = answers(snapshot, [records], explanations)
         if isinstance(found, RequestError):
             raise found
-        self.identify(snapshot)
+        self.identify(snapshot, records[0])
         self.answer(found[0] if shape == "object" else found)
 
 
@@ -313,7 +342,9 @@ class _Infer(_Posted):
         of = self.of
         _check_version(of.snapshot(), version)
         request = inference.request_in(bytes(self.body))
-        snapshot, rows = await of.predict(inference.records_of(request), of.interval)
+        records = inference.records_of(request)
+        snapshot, rows = await of.predict(records, of.interval)
+        self.identify(snapshot, records[0])
         self.answer(inference.response(snapshot, of.settings.name, request, rows))
 
 

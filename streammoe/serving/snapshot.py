@@ -47,8 +47,8 @@ class Published:
         self._seen: object = None
 
     def offer(self, model: MixtureOfExperts, schema: Schema, position: Any, digest: str | None) -> None:
-        """Publish a model as it is now, if that is wanted and it has moved on since the last time."""
-        if self.is_wanted and (model.n, position) != self._seen:
+        """Publish a model as it is now, if that is wanted, and it has learned and moved on since the last time."""
+        if self.is_wanted and model.n and (model.n, position) != self._seen:
             self.is_wanted, self._seen = False, (model.n, position)
             self.publish(model, schema, [position], digest)
             self.arrived.set()

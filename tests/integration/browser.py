@@ -44,18 +44,29 @@ class Page:
 
     def __init__(self, socket):
         self._socket, self._ids = socket, count()
-        self.complaints, self.requests = [], []
+        self.complaints, self.requests, self._is_loaded = [], [], False
 
     async def call(self, method, **parameters):
         number = next(self._ids)
         await self._socket.write_message(json.dumps({"id": number, "method": method, "params": parameters}))
         while (found := json.loads(await self._socket.read_message())).get("id") != number:
-            if found["method"] in COMPLAINTS:
-                self.complaints.append(found)
-            elif found["method"] == "Network.requestWillBeSent":
-                self.requests.append(found["params"]["request"]["url"])
+            self._note(found)
         assert "error" not in found, found
         return found["result"]
+
+    def _note(self, event):
+        self._is_loaded |= event["method"] == "Page.loadEventFired"
+        if event["method"] in COMPLAINTS:
+            self.complaints.append(event)
+        elif event["method"] == "Network.requestWillBeSent":
+            self.requests.append(event["params"]["request"]["url"])
+
+    async def go(self, url):
+        """Return once a page is there; what is asked of the one before it would get no answer."""
+        self._is_loaded = False
+        await self.call("Page.navigate", url=url)
+        while not self._is_loaded:
+            self._note(json.loads(await self._socket.read_message()))
 
     async def value(self, expression):
         """The value of an expression of JavaScript."""
@@ -77,7 +88,7 @@ async def opened(tab, url):
         page = Page(socket)
         for domain in ("Log", "Runtime", "Page", "Network"):
             await page.call(f"{domain}.enable")
-        await page.call("Page.navigate", url=url)
+        await page.go(url)
         yield page
     finally:
         socket.close()

@@ -101,7 +101,16 @@ async def look_at(page, url):
     asked = {request.partition("?")[0].removeprefix(url) for request in page.requests}
     assert asked == {"/", "/status.json", *(f"/static/{name}" for name in ("page.css", "page.js", "icon.svg"))}
     assert page.complaints == []
+    assert await page.value("[1234.56, 0, null, 2.5e24, 1e-9].map(number).join(' ')") == "1,235 0 – 2.5E24 1E-9"
     for offline, word in ((True, "Gone"), (False, "Learning")):
         speeds = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
         await page.call("Network.emulateNetworkConditions", offline=offline, **speeds)
         await page.until(f"document.getElementById('word').textContent === '{word}'")
+
+
+def test_an_address_may_name_user_and_password(url, tab):
+    async def visit():
+        async with opened(tab, url.replace("://", "://user:password@")) as page:
+            await page.until("document.getElementById('word').textContent === 'Learning'")
+
+    asyncio.run(visit())

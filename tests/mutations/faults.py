@@ -48,6 +48,7 @@ AREAS = {
     "challengers": "test_challengers.py test_challenger.py test_given_up_fits.py test_transactional_start.py",
     "scores": "test_scores.py test_metrics.py test_evaluation.py test_loop.py test_assembly.py",
     "server": "test_server*.py test_metrics.py test_health.py test_outputs.py test_loop.py test_transactional_start.py",
+    "requests": "unit/serving/*.py",
     "settings": "test_settings.py test_settings_over_a_checkpoint.py test_reload.py test_assembly.py",
     "files": "connectors/files/test_*.py contracts/test_sources.py",
     "kafka": (
@@ -407,6 +408,14 @@ FAULTS = {
         Fault("connection-as-of-last-poll", "metrics.follow(source.status)", "pass"),
         Fault("metrics-without-password", "if not self._expected:\n            return True", "return True"),
         Fault("ready-while-unsaved", 'return f"nothing can be saved: {self.unsaved}"', 'return ""'),
+    ],
+    "requests": [
+        Fault(
+            "snapshots-rest-as-long-as-one-hung",
+            "min(worked / SHARE, LONGEST_PAUSE)",
+            "worked / SHARE",
+        ),
+        Fault("out-of-range-is-answered", "sorted([*decoded.rejected, *found])", "decoded.rejected"),
     ],
     "settings": [
         Fault("unknown-setting-accepted", ', extra="forbid", context=context)', ', extra="ignore", context=context)'),

@@ -6,7 +6,10 @@ const [LEFT, BELOW] = [48, 18]; // room for the numbers of a chart
 const byId = (id) => document.getElementById(id);
 const known = (value) => value !== null && value !== undefined;
 const formatted = (options) => (value) => (known(value) ? new Intl.NumberFormat("en", options).format(value) : "–");
-const [number, count] = [formatted({ maximumSignificantDigits: 4 }), formatted({})];
+const [usual, extreme] = [{ maximumSignificantDigits: 4 }, { maximumSignificantDigits: 3, notation: "scientific" }].map(formatted);
+const isExtreme = (value) => value !== 0 && (Math.abs(value) >= 1e7 || Math.abs(value) < 1e-4);
+const number = (value) => (known(value) && isExtreme(value) ? extreme : usual)(value);
+const count = formatted({});
 const percent = formatted({ style: "percent", minimumFractionDigits: 1 });
 
 function duration(seconds) {
@@ -155,7 +158,8 @@ async function poll() {
   let status;
   try {
     const what = turn % 5 ? "status.json?history=false" : "status.json";
-    const answer = await fetch(what, { signal: AbortSignal.timeout(5000) });
+    // An address may name user and password, which browsers send but do not accept here.
+    const answer = await fetch(new URL(what, location.origin + location.pathname), { signal: AbortSignal.timeout(5000) });
     if (!answer.ok) throw new Error(`the server says ${answer.status} ${answer.statusText}`);
     [status, turn, answered] = [await answer.json(), turn + 1, `at ${new Date().toLocaleTimeString()}`];
   } catch (error) {

@@ -67,6 +67,18 @@ def test_answers_are_what_a_twin_predicts_in_python_by_either_protocol(kind):
         assert part["data"] == flat(values)
 
 
+def test_headers_name_columns_that_nobody_knows_whatever_they_are_called():
+    record = {"size": 1.0, "y": 2.0, "Size": 1.0, "\r\nø": 1, "x" * 100: None} | {f"c{i}": i for i in range(30)}
+    tensors = [{"name": name, "shape": [1], "datatype": "FP64", "data": [1.0]} for name in record]
+    wanted = ["Size", "\r\nø", "x" * 60, *(f"c{i}" for i in range(17))]
+    with answering() as server:
+        for path, body in (("/predict", [record]), ("/explain", record), (f"{MODEL}/infer", {"inputs": tensors})):
+            status, headers, _ = ask(server, path, "POST", msgspec.json.encode(body))
+            assert (status, json.loads(headers["Streammoe-Ignored"])) == (200, wanted)
+        for body in (b'{"size":1,"y":2}', b'[{"colour":"red"},{"size":1,"other":1}]', b'{"size":1}\n{"size":2}'):
+            assert "Streammoe-Ignored" not in ask(server, "/predict", "POST", body)[1]
+
+
 def test_requests_at_once_get_the_rows_of_their_own():
     with answering(regressor()) as server, ThreadPoolExecutor(8) as at_once:
         alone = [post(server, "/predict", x) for x in X]

@@ -33,6 +33,8 @@ REFUSED = [
     (422, "/predict", [b'{"size":' + b"[" * 200 + b"]" * 200 + b"}", b'{"size":' * 100_000, b'{"size":Infinity}']),
     (422, "/predict", [b'{"size":1e999}', b'{"size":1' + b"0" * 900_000 + b"}", b'{"colour":"%s"}' % (b"x" * 300)]),
     (422, "/predict", [b'{"colour":"\xff"}', b'{"colour":"\\ud800"}', b'{"\\ud800":1}', b'{"when":"2026-13-01"}']),
+    (422, "/predict", [b'{"when":1767225600000}', b'{"size":1e60}', b'[{"size":1},{"size":-1e60}]']),
+    (422, "/explain", [b'{"when":1767225600000}']),
     (400, "/predict?interval=nan", [GOOD]),
     (400, "/predict?gate=%ff", [GOOD]),
     (400, INFER, [b"", b"{}", b'{"inputs":' + b"[" * 500_000, b'"' + b'\\"' * 400_000 + b"NaN", b'{"\xff":1}']),
@@ -41,7 +43,7 @@ REFUSED = [
     (400, INFER, [b'{"inputs":[{"name":"\xff","shape":[1],"datatype":"FP64","data":[1]}]}', {"inputs": []}]),
     (400, INFER, [tensors("size", "size"), *(tensors(datatype=name) for name in ("BF16", "BYTES", "BOOL", "double"))]),
     (400, INFER, [tensors() | {"outputs": [{"name": "gate"}] * 30_000}]),
-    (422, INFER, [tensors(*(f"x{i}" for i in range(10_000))), tensors(shape=[0], data=[])]),
+    (422, INFER, [tensors(data=[1e60]), tensors(*(f"x{i}" for i in range(10_000))), tensors(shape=[0], data=[])]),
     (404, "/v2/models/other/infer", [tensors(), b"x" * 3_000_000]),
 ]
 

@@ -87,7 +87,7 @@ def predict(*words, code=0):
 
 
 def test_each_record_of_a_file_that_can_be_read_is_predicted(rows):
-    Path("new.csv").write_text("b,a,other,y\n1,3,7,x\n,,,\n2,wrong,7,8\n")
+    Path("new.csv").write_text("b,a,other,y\n1,3,7,x\n1e60,3,7,8\n,,,\n2,wrong,7,8\n")
     found, said = predict("new.csv", "--interval", "0.5")
     model = streammoe.load("state")
     for row, x in zip(found, (RECORD, {}), strict=True):
@@ -95,7 +95,7 @@ def test_each_record_of_a_file_that_can_be_read_is_predicted(rows):
         assert row["interval"] == pytest.approx(model.predict_interval_one(x, 0.5), rel=1e-6)
         assert row.keys() == {"place", "model_version", "prediction", "interval"}
     assert found[0]["place"] == {"path": "new.csv", "offset": 12}
-    assert "wrong_type 1" in said
+    assert "out_of_range 1, wrong_type 1" in said
     assert predict("new.csv", "--gate", "--out", "rows.jsonl")[0] == []
     assert len(json.loads(Path("rows.jsonl").read_text().splitlines()[0])["gate"]) == 2
     before = Path("new.csv").read_bytes()

@@ -1,0 +1,64 @@
+"""The process that answers the requests of a daemon."""
+
+import json
+import urllib.error
+import urllib.request
+from contextlib import closing
+
+import pytest
+
+from streammoe import answering
+from streammoe.settings import ServeSettings
+from tests.kafka_lab.lab import wait_until
+from tests.unit.serving.served import events, regressor, schema_of
+
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+
+
+@pytest.fixture
+def of():
+    with closing(answering.Answering(ServeSettings(port=0), 0.9, lambda: {"problem": ""})) as found:
+        yield found
+
+
+def version(of):
+    """The model that answers; None while none does."""
+    try:
+        with urllib.request.urlopen(f"{of.url}/predict", b'{"size": 1.0}', timeout=60) as answer:
+            return json.loads(answer.read())["model_version"]
+    except (urllib.error.URLError, ConnectionError):
+        return None
+
+
+def offered(of, model, count):
+    """Let a model learn so many events, and offer it after each."""
+    for x, y in events(count, seed=1):
+        model.learn_one(x, y)
+        of.published.is_wanted = True
+        of.published.offer(model, schema_of(model), model.n, None)
+
+
+def test_a_process_that_follows_another_one_hears_of_what_is_learned_after_that(of, caplog):
+    model = regressor(30)
+    offered(of, model, 1)
+    wait_until(lambda: version(of) == 31, "it answers")
+    of._process.kill()
+    of._process.join()
+    offered(of, model, 1)
+    wait_until(lambda: "starting another" in caplog.text, "its end is noticed")
+    wait_until(lambda: version(of) == 32, "another one answers")
+    offered(of, model, 1)
+    wait_until(lambda: version(of) == 33, "it hears of the model", seconds=answering.LONGEST_PAUSE)
+
+
+@pytest.mark.slow
+def test_after_a_pause_that_took_long_it_goes_by_the_latest_soon_and_is_ready_meanwhile(of, monkeypatch):
+    monkeypatch.setattr(answering, "SHARE", 1e-9)
+    monkeypatch.setattr(answering, "LONGEST_PAUSE", 3.0)
+    shown = []
+    monkeypatch.setattr(of, "_status", lambda: shown.append(of.published.is_wanted) or {"problem": ""})
+    model = regressor(30)
+    for n in (31, 32):
+        offered(of, model, 1)
+        wait_until(lambda n=n: version(of) == n, "it answers")
+    assert False in shown
