@@ -9,6 +9,7 @@ import numpy as np
 
 from streammoe.columns.arrays import joined, part
 from streammoe.columns.encoder import Encoder
+from streammoe.columns.layout import CYCLES
 from streammoe.columns.outliers import MAX_ERROR_SHARE, code_of
 from streammoe.columns.ranges import Bounds, Scales, limits_of, within
 from streammoe.columns.scaling import identity_scaler, moments
@@ -24,6 +25,11 @@ def fit_scaler(encoder: Encoder, X: FloatArray, Y: FloatArray, *, standardize: b
     # What is held cannot be far out later either.
     means, scales = moments(encoder.columns.numbers(encoder.hold(plausible_inputs(encoder, X))[0]), codes=True)
     scaler.fill[columns] = means
+    for field, first in encoder.plan.timed.tolist():
+        rows = X[np.isfinite(X[:, field])]
+        if len(rows):
+            at = slice(1 + first, 1 + first + len(CYCLES))  # behind the intercept
+            scaler.fill[first : first + len(CYCLES)] = encoder.design(rows)[1][:, at].mean(axis=0)
     if standardize:
         scaler.center[columns], scaler.scale[columns] = means, scales
         center, scale = moments(plausible_targets(encoder, Y), MAX_ERROR_SHARE)

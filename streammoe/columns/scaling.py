@@ -26,7 +26,7 @@ class Scaler(NamedTuple):
     """Centers and scales, part of the state; the identity before the first event."""
 
     fill: FloatArray
-    """(C,) replacement of missing numbers: the column's mean, 0 before it is known."""
+    """(C,) what replaces a missing number, or the parts of a missing time: the column's mean, 0 before it is known."""
     center: FloatArray
     """(C,) and `scale` (C,): inputs become (x − center)/scale; 0 and 1 if the column is not a numeric field."""
     scale: FloatArray

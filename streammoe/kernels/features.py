@@ -99,8 +99,8 @@ def expand_rows(
     A numeric field x is one column z = (x − center)/scale ([MM] §4.1.1), 0 where the column has not varied, nor x from
     its center (`STILL`); NaN takes the column's `fill`. A categorical field is one column for each level, 1 for the
     event's own and else 0. A timestamp t is six: sin and cos of its place in the day, the week from Monday on, and the
-    year of 365.2425 days from 1970-01-01 on. A missing category or timestamp, and a code without a column, are all
-    zeros.
+    year of 365.2425 days from 1970-01-01 on; a missing one takes the `fill` of these columns, as zeros are no point of
+    a circle. A missing category, and a code without a column, are all zeros.
 
     Args:
         X: (n, F) raw fields.
@@ -132,6 +132,8 @@ def expand_rows(
         for k in range(len(timed)):
             seconds, c = X[i, timed[k, 0]], timed[k, 1]
             if math.isnan(seconds):
+                for j in range(c, c + 6):
+                    out[i, 1 + j] = fill[j]
                 continue
             day, week, year = _turn(seconds, DAY), _turn(seconds + MONDAY, WEEK), _turn(seconds, YEAR)
             out[i, 1 + c] = math.sin(day)

@@ -146,6 +146,17 @@ def test_numbers_that_vary_have_mean_0_and_deviation_1():
     assert (made.scaler.target_center[0], made.scaler.target_scale[0]) == pytest.approx((Y.mean(), Y.std()))
 
 
+def test_a_missing_time_is_the_mean_of_all_others_in_each_cycle():
+    made, rng = encoder(["t"], timestamps=("t",)), np.random.default_rng(0)
+    X = rng.uniform(1.7e9, 1.7e9 + 3e5, size=(200, 1))
+    X[::9] = np.nan
+    assert not made.design(X)[1][0, 1:].any(), "nothing is known yet"
+    fit_scaler(made, X, np.zeros((200, 1)), standardize=True)
+    R = made.design(X)[1][:, 1 : 1 + len(CYCLES)]
+    assert R[0] == pytest.approx(R[~np.isnan(X[:, 0])].mean(axis=0), abs=1e-12)
+    assert np.hypot(*R[0][4:]) == pytest.approx(1.0, abs=1e-3), "the days are near each other in the year"
+
+
 def test_predictions_take_what_is_beyond_as_the_end_and_leave_codes_alone():
     made = encoder(["c", "t", "x"], degree=150, categorical=("c",), timestamps=("t",))
     found = made.bounded(np.array([[63.0, 1.7e9, 1e300], [-1.0, 1e300, np.nan], [np.nan, -1e300, -1e300]]))
