@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -18,7 +17,7 @@ from typing import Any
 from streammoe.catalogue import COMMON, LiveMetrics
 from streammoe.console import logging_set_up, set_up_logging
 from streammoe.errors import ConfigError, StreammoeError
-from streammoe.serving.answers import answers, predicted_rows
+from streammoe.serving.answers import compile_answers
 from streammoe.serving.server import PredictionServer
 from streammoe.serving.snapshot import Published, Snapshot
 from streammoe.settings import ServeSettings
@@ -140,10 +139,8 @@ def _serve(connection: Connection, settings: ServeSettings, interval: float, lev
             except EOFError:
                 return
             if isinstance(message, Snapshot):
-                if not message.version:
-                    continue
-                if published.latest is None:  # compile what is not compiled yet
-                    answers(message, [[b"{}"]], partial(predicted_rows, interval=interval))
+                if published.latest is None:
+                    compile_answers(message, interval)
                 published.latest = message
             else:
                 server.show(message)

@@ -62,7 +62,6 @@ def sections(description: Mapping[str, Any]) -> list[Section]:
         ("Who predicts", [f"The shares in what is predicted: {shares_in_words(description['member_shares'])}."]),
         ("Experts", _experts(description)),
         ("Scores", [Table(("score", "of predictions before learning"), _rows(description["scores"].items()))]),
-        # A section on calibration belongs here, behind the scores.
         ("Records", [Table(("records", "count"), _rows(records))]),
         ("Changes of the stream", [drifts]),
         ("What has changed the model", [Table(("time", "events", "what", "details"), changed)]),

@@ -216,6 +216,7 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
     checkpoint = read_checkpoint(path)
     metadata = checkpoint.metadata
     model = model_of(checkpoint, path)
+    coefficients = model.coefficients()
     has_labels = any(name.startswith("labels.") for name in checkpoint.arrays)
     with restoring(path):
         challenger = parts_of(checkpoint)
@@ -249,10 +250,10 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
         "member_weights": model.member_weights,
         "member_shares": model.member_shares,
         "expert_masses": [] if model.is_warming_up else model.masses.tolist(),
-        "experts": experts_of(model),
+        "experts": experts_of(model, coefficients),
         "coefficients": [
             {name: None if value != value else value for name, value in each._asdict().items()}  # noqa: PLR0124 - NaN
-            for each in model.coefficients()
+            for each in coefficients
         ],
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import click
@@ -37,7 +36,7 @@ def command(place: str, every: float, overrides: tuple[str, ...]) -> None:
     from streammoe.configuration import settings_from
     from streammoe.daemon.signals import StopFlag
     from streammoe.daemon.status import age_seconds
-    from streammoe.serving.answers import answers, predicted_rows
+    from streammoe.serving.answers import compile_answers
     from streammoe.serving.place import Place
     from streammoe.serving.server import PredictionServer
     from streammoe.serving.snapshot import Published
@@ -51,7 +50,6 @@ def command(place: str, every: float, overrides: tuple[str, ...]) -> None:
     tables = {"source": {"kind": "stdin", "format": "jsonl"}, "schema": {"target": "y"}, "serve": {"enabled": True}}
     settings = settings_from(tables, "the command line", overrides=overrides)
     source, published, problem = Place(place), Published(), ""
-    predict = partial(predicted_rows, interval=settings.predictions.interval)
     began, known = time.monotonic(), dict[str, Any]()
     constant = {"version": version("streammoe"), "started": time_of_day(), "place": place, "alive": True}
 
@@ -61,7 +59,7 @@ def command(place: str, every: float, overrides: tuple[str, ...]) -> None:
         try:
             if (checkpoint := source.read_if_new()) is not None:
                 snapshot = source.snapshot_of(checkpoint)
-                answers(snapshot, [[b"{}"]], predict)  # compiles what is not compiled yet
+                compile_answers(snapshot, settings.predictions.interval)
                 known = source.figures_of(checkpoint, snapshot.model)
                 published.latest = snapshot
                 LOGGER.info("answering by a model that has learned %d events", checkpoint.metadata["n"])

@@ -10,6 +10,7 @@ from streammoe.estimators.base import MixtureOfExperts
 from streammoe.estimators.classifier import MoEClassifier
 from streammoe.estimators.multitarget import MoEMultiTargetRegressor
 from streammoe.estimators.regressor import MoERegressor
+from streammoe.model.coefficients import Coefficient
 from streammoe.model.explaining import Explanation
 from streammoe.model.learn_rows import Outcome
 from streammoe.model.undo import POISON
@@ -24,6 +25,7 @@ ESTIMATORS: dict[str, type[MixtureOfExperts]] = {
 __all__ = [
     "ESTIMATORS",
     "POISON",
+    "Coefficient",
     "Explanation",
     "MixtureOfExperts",
     "MoEClassifier",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from streammoe.engine.portfolio import OF_MIXTURE
@@ -11,7 +11,7 @@ from streammoe.ports import DeadLetter
 from streammoe.text import cut, printable, time_of_day
 
 if TYPE_CHECKING:  # health checks import this module, and would wait for all that learns
-    from streammoe.estimators import MixtureOfExperts
+    from streammoe.estimators import Coefficient, MixtureOfExperts
     from streammoe.pipeline.scores import Scores
 
 MOST_REJECTED = 20
@@ -53,15 +53,15 @@ def _recent(scores: Scores | None) -> dict[str, float]:
     return {**recent, "coverage": sum(covered) / len(covered)} if covered else recent
 
 
-def experts_of(model: MixtureOfExperts) -> list[dict[str, Any]]:
-    """Return diagnostics of the experts of the mixture, their regions in words, and their largest coefficients.
+def experts_of(model: MixtureOfExperts, coefficients: Sequence[Coefficient]) -> list[dict[str, Any]]:
+    """Return diagnostics of the experts of the mixture, their regions in words, and the largest of its coefficients.
 
     One that is starved is `unused` if the gate hardly prefers it anywhere, which harms nothing. It takes a while for a
     wide model; during warm-up there are none.
     """
     shares, found = model.member_shares, list[dict[str, Any]]()
     member = max((name for name in shares if name in OF_MIXTURE), key=shares.__getitem__, default=None)
-    terms = [each for each in model.coefficients() if each.member == member and each.feature != "intercept"]
+    terms = [each for each in coefficients if each.member == member and each.feature != "intercept"]
     terms.sort(key=lambda each: -abs(each.effect))
     for k, (expert, region) in enumerate(zip(model.experts(), model.regions(), strict=False)):
         is_unused = expert["condition"] == "starved" and region.gate_share < UNUSED_BELOW

@@ -157,7 +157,8 @@ class PredictionServer:
         """Find what experts of the latest snapshot are in words, which takes a while for a wide model."""
         snapshot, started = self.published.latest, time.monotonic()
         if snapshot is not None and snapshot is not self._described and started >= self._describe_at:
-            self._experts, self._described = experts_of(snapshot.model), snapshot
+            model = snapshot.model
+            self._experts, self._described = experts_of(model, model.coefficients()), snapshot
             self._describe_at = time.monotonic() + (time.monotonic() - started) / DESCRIBING_SHARE
 
     def _age(self) -> float:

@@ -33,16 +33,7 @@ TAGS = {
 
 @pytest.fixture
 def state(tmp_path, monkeypatch):
-    daemons.enter(
-        tmp_path,
-        monkeypatch,
-        """
-        source = { kind = "file", path = "data.csv" }
-        schema.target = "y"
-        model = { n_experts = 2, warmup = 50 }
-        metrics.enabled = false
-        """,
-    )
+    daemons.enter_small(tmp_path, monkeypatch, 0, 50)
     rows = [(i % 7, HOSTILE[i % 3], i % 5 + 10 * (i % 3)) for i in range(150)]
     daemons.write_csv("data.csv", [*rows, ("seven", "x", 1)], header="a,b|<i>,y")
     daemons.run()

@@ -21,17 +21,7 @@ STATE = Path("state")
 
 @pytest.fixture(autouse=True)
 def settings(tmp_path, monkeypatch):
-    daemons.enter(
-        tmp_path,
-        monkeypatch,
-        """
-        source = { kind = "file", path = "data.csv" }
-        schema.target = "y"
-        model = { n_experts = 2, warmup = 50 }
-        metrics.enabled = false
-        """,
-    )
-    daemons.write_csv("data.csv", [(i % 7, i % 5, i % 3) for i in range(200)])
+    daemons.enter_small(tmp_path, monkeypatch, 200, 50)
 
 
 def write(**more):

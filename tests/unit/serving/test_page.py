@@ -59,7 +59,7 @@ def test_it_says_what_the_file_says_and_how_it_went():
         wait_until(lambda: status()["problem"].startswith("not ready"), "it is shown")
         running.daemon.run(StopFlag())
         model = running.daemon.model
-        wait_until(lambda: status().get("experts") == experts_of(model), "experts are in words")
+        wait_until(lambda: status().get("experts") == experts_of(model, model.coefficients()), "experts are in words")
         wait_until(lambda: status().get("model_events") == 200, "all is shown")
         found = status()
         assert found["member_weights"] == model.member_weights
