@@ -443,6 +443,7 @@ def _record(troubles: Troubles, error: KafkaError) -> None:
     """Record what librdkafka tells a callback only."""
     if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - which follows from another one
         rejects = error.code() in {KafkaError._AUTHENTICATION, KafkaError._SSL}  # noqa: SLF001
+        rejects |= "certificate verify failed" in error.str()  # a transport failure where the peer has closed by then
         troubles[Cause.REJECTED if rejects else Cause.NO_ANSWER] = _text(error)
 
 
