@@ -16,7 +16,15 @@ from streammoe.columns.ranges import Bounds, Scales
 from streammoe.columns.row_reader import RowReader
 from streammoe.columns.scaling import identity_scaler, restored_scaler, wider_scaler
 from streammoe.errors import InvalidEvent
-from streammoe.kernels.features import PATIENCE, SETTLED, clip_rows, expand_rows, hold_predictions, screen_rows
+from streammoe.kernels.features import (
+    PATIENCE,
+    SETTLED,
+    clip_rows,
+    expand_rows,
+    hold_predictions,
+    screen_rows,
+    widen_times,
+)
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 ABSOLUTE_LIMIT = 1e50
@@ -191,6 +199,7 @@ class Encoder(RowReader):
         held, near, targets = X.copy(), X.copy(), NO_TARGETS if Y is None else Y
         paces = INPUT_PACE, self.n_lags_of_targets, TARGET_PACE
         clip_rows(X, targets, self.plan.numeric, *self.bounds, MARGIN, *paces, held, near)
+        widen_times(X, targets, self.plan.timed, *self.bounds)
         return held, near
 
     def hold_predictions(self, predictions: FloatArray, Y: FloatArray | None = None) -> None:
@@ -213,7 +222,8 @@ class Encoder(RowReader):
         _, _, _, numeric, coded, places, timed = self.plan
         fill, center, scale, _, _ = self.scaler
         out = np.zeros((len(X), width))
-        expand_rows(X, numeric, coded, places, timed, fill, center, scale, degree, out)
+        low, high, _, seen = self.bounds
+        expand_rows(X, numeric, coded, places, timed, fill, center, scale, low, high, seen, degree, out)
         return out
 
     # -- In a checkpoint -------------------------------------------------------------------------------------------

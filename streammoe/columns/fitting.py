@@ -42,7 +42,8 @@ def fit_bounds(encoder: Encoder, X: FloatArray | None, Y: FloatArray, *, joining
     if encoder.holds:
         inputs = encoder.bounds
         if X is not None:
-            inputs = Bounds.of(plausible_inputs(encoder, X), encoder.plan.numeric[:, 0], codes=True)
+            fields = np.concatenate([encoder.plan.numeric[:, 0], encoder.plan.timed[:, 0]])
+            inputs = Bounds.of(plausible_inputs(encoder, X), fields, codes=True)
         targets = Bounds.of(plausible_targets(encoder, Y), np.arange(Y.shape[1]), share=MAX_ERROR_SHARE)
         encoder.bounds = encoder.bounds.union(inputs) if joining else inputs
         encoder.target_bounds = encoder.target_bounds.union(targets) if joining else targets

@@ -197,6 +197,7 @@ N_MEMBER = len(MEMBER_FIELDS)
 
 _screen, _clip = inline(features.screen_rows.py_func), inline(features.clip_rows.py_func)  # type: ignore[attr-defined]
 _expand, _hold = inline(features.expand_rows.py_func), inline(features.hold_predictions.py_func)  # type: ignore[attr-defined]
+_widen_times = inline(features.widen_times.py_func)  # type: ignore[attr-defined]
 _combine, _combine_means = part(portfolio.combine.py_func), part(portfolio.combine_means.py_func)  # type: ignore[attr-defined]
 _hold_against_usual = part(drift.hold_against_usual.py_func)  # type: ignore[attr-defined]
 _is_sound, _is_expert_sound = soundness.is_sound, soundness.is_expert_sound
@@ -414,9 +415,10 @@ def _expand_row(S: Any, row: FloatArray, degree: int, out: FloatArray) -> None:
     numeric, places = whole_numbers(S[A.numeric], (S[A.n_numeric], 2)), S[A.n_places]
     coded, timed = whole_numbers(S[A.coded], (S[A.n_coded],)), whole_numbers(S[A.timed], (S[A.n_timed], 2))
     fill, center, scale = floats(S[A.fill], (C,)), floats(S[A.center], (C,)), floats(S[A.scale], (C,))
+    low, high, seen = floats(S[A.low], (S[A.F],)), floats(S[A.high], (S[A.F],)), whole_numbers(S[A.seen], (S[A.F],))
     out[:] = 0.0
     at = whole_numbers(S[A.places], (S[A.n_coded], places))
-    _expand(row, numeric, coded, at, timed, fill, center, scale, degree, out)
+    _expand(row, numeric, coded, at, timed, fill, center, scale, low, high, seen, degree, out)
 
 
 @inline
@@ -434,6 +436,14 @@ def _expand_all(S: Any, held: FloatArray) -> bool:
     if is_beyond:
         _expand_row(S, near, S[A.degree], floats(S[A.near_R], (1, S[A.p_v])))
     return is_beyond
+
+
+@inline
+def _move_times(S: Any, row: FloatArray, target: FloatArray) -> None:
+    """Let the times of a row that is learned move their bounds, after its features: it is predicted by those before."""
+    F, timed = S[A.F], whole_numbers(S[A.timed], (S[A.n_timed], 2))
+    low, high, first = floats(S[A.low], (F,)), floats(S[A.high], (F,)), floats(S[A.first], (F,))
+    _widen_times(row, target, timed, low, high, first, whole_numbers(S[A.seen], (F,)))
 
 
 @inline
@@ -891,6 +901,8 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
             if S[A.has_features] == 0:
                 _hold_inputs(S, rules, row, moving, held, learns)
                 is_beyond = _expand_all(S, held)
+                if S[A.holds] != 0 and S[A.n_timed] > 0:
+                    _move_times(S, row, moving)
             if learns:
                 counts[0] = _weigh(S, rules, count, weight, target)
             is_next = learns or S[A.shows_series] != 0 or S[A.at_series] == 0

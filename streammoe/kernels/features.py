@@ -51,9 +51,14 @@ conversions leave rounding errors, which say nothing."""
 
 
 @inline
-def _turn(seconds: float, period: float) -> float:
-    """How far into its period a time is, as an angle."""
-    return 2.0 * math.pi * ((seconds % period) / period)
+def _angle(seconds: float, period: float, shift: float, low: float, high: float, is_settled: bool) -> float:
+    """How far into a cycle a time is, NaN if it is missing.
+
+    Until the times seen cover a whole cycle, one beyond them is held to them, and a missing one is the latest.
+    """
+    if is_settled and high - low < period:
+        seconds = high if math.isnan(seconds) else min(max(seconds, low), high)
+    return 2.0 * math.pi * (((seconds + shift) % period) / period)
 
 
 @inline
@@ -91,6 +96,9 @@ def expand_rows(
     fill: FloatArray,
     center: FloatArray,
     scale: FloatArray,
+    low: FloatArray,
+    high: FloatArray,
+    seen: IntArray,
     degree: int,
     out: FloatArray,
 ) -> None:
@@ -99,8 +107,8 @@ def expand_rows(
     A numeric field x is one column z = (x − center)/scale ([MM] §4.1.1), 0 where the column has not varied, nor x from
     its center (`STILL`); NaN takes the column's `fill`. A categorical field is one column for each level, 1 for the
     event's own and else 0. A timestamp t is six: sin and cos of its place in the day, the week from Monday on, and the
-    year of 365.2425 days from 1970-01-01 on; a missing one takes the `fill` of these columns, as zeros are no point of
-    a circle. A missing category, and a code without a column, are all zeros.
+    year of 365.2425 days from 1970-01-01 on, each held as in `_angle`; a missing one takes the `fill` of these columns,
+    as zeros are no point of a circle. A missing category, and a code without a column, are all zeros.
 
     Args:
         X: (n, F) raw fields.
@@ -109,6 +117,7 @@ def expand_rows(
         places: (K, L) column of each of their codes, −1 for a code that has none.
         timed: (T, 2) field and first column of each timestamp.
         fill: (C,) and `center` and `scale`: of each column.
+        low: (F,) and `high` and `seen`: bounds as in `clip_rows`, those of timestamps from `widen_times`.
         degree: highest power.
         out: (n, 1 + C + (degree − 1) · N), zeros; all of degree 2 before all of degree 3.
     """
@@ -130,18 +139,12 @@ def expand_rows(
                 if c >= 0:
                     out[i, 1 + c] = 1.0
         for k in range(len(timed)):
-            seconds, c = X[i, timed[k, 0]], timed[k, 1]
-            if math.isnan(seconds):
-                for j in range(c, c + 6):
-                    out[i, 1 + j] = fill[j]
-                continue
-            day, week, year = _turn(seconds, DAY), _turn(seconds + MONDAY, WEEK), _turn(seconds, YEAR)
-            out[i, 1 + c] = math.sin(day)
-            out[i, 2 + c] = math.cos(day)
-            out[i, 3 + c] = math.sin(week)
-            out[i, 4 + c] = math.cos(week)
-            out[i, 5 + c] = math.sin(year)
-            out[i, 6 + c] = math.cos(year)
+            j, c = timed[k, 0], timed[k, 1]
+            for period, shift in ((DAY, 0.0), (WEEK, MONDAY), (YEAR, 0.0)):
+                angle = _angle(X[i, j], period, shift, low[j], high[j], seen[j] > SETTLED)
+                out[i, 1 + c] = fill[c] if math.isnan(angle) else math.sin(angle)
+                out[i, 2 + c] = fill[c + 1] if math.isnan(angle) else math.cos(angle)
+                c += 2
 
 
 @inline
@@ -353,6 +356,23 @@ def clip_rows(
                 is_near = j < n_series and low[j] - reach <= x <= high[j] + reach
                 own = series_pace if is_near else pace
                 _widen(x, j, low, high, first, seen, math.inf if follows else own)
+
+
+@jit
+def widen_times(
+    X: FloatArray,
+    Y: FloatArray,
+    timed: IntArray,
+    low: FloatArray,
+    high: FloatArray,
+    first: FloatArray,
+    seen: IntArray,
+) -> None:
+    """Let the times of learned rows move the bounds of their columns; arguments are as in `clip_rows`."""
+    for i in range(Y.shape[0]):
+        if not math.isnan(Y[i, 0]):
+            for k in range(len(timed)):
+                _widen(X[i, timed[k, 0]], timed[k, 0], low, high, first, seen, math.inf)
 
 
 @part

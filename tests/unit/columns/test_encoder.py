@@ -14,7 +14,7 @@ from streammoe.columns.fitting import fit_scaler
 from streammoe.columns.kinds import GivenKinds
 from streammoe.columns.layout import CYCLES
 from streammoe.columns.values import level, seconds
-from streammoe.kernels.features import BLOCK, RUN, SETTLED
+from streammoe.kernels.features import BLOCK, DAY, RUN, SETTLED
 
 
 def encoder(columns=(), *, categorical=(), timestamps=(), **given):
@@ -155,6 +155,24 @@ def test_a_missing_time_is_the_mean_of_all_others_in_each_cycle():
     R = made.design(X)[1][:, 1 : 1 + len(CYCLES)]
     assert R[0] == pytest.approx(R[~np.isnan(X[:, 0])].mean(axis=0), abs=1e-12)
     assert np.hypot(*R[0][4:]) == pytest.approx(1.0, abs=1e-3), "the days are near each other in the year"
+
+
+def test_a_time_is_held_in_cycles_that_were_not_seen_whole_and_only_there():
+    """Three days tell nothing about other days of the week or the year, to which a line would go on."""
+    made, free = encoder(["t"], timestamps=("t",), holds=True), encoder(["t"], timestamps=("t",))
+    X = 1.78e9 + np.linspace(0.0, 3 * DAY, 2 * SETTLED)[:, None]
+    asked = np.array([[X[0, 0] - DAY], [X[-1, 0] + 90.2 * DAY], [math.nan]])
+    for row in X:
+        made.hold(row[None], np.zeros((1, 1)))
+    (*known, missing), true, seen = made.design(asked)[1][:, 1:7], free.design(asked)[1][:, 1:7], made.design(X)[1]
+    np.testing.assert_array_equal(seen, free.design(X)[1])
+    np.testing.assert_array_equal(np.array(known)[:, :2], true[:2, :2])
+    np.testing.assert_array_equal(np.array(known)[:, 2:], seen[[0, -1], 3:7])
+    np.testing.assert_array_equal(missing[2:], seen[-1, 3:7])
+    made.hold(asked, np.full((3, 1), math.nan))  # not learned
+    np.testing.assert_array_equal(made.design(asked)[1][:2, 1:7], known)
+    made.hold(np.array([[X[0, 0] + 400 * DAY]]), np.zeros((1, 1)))
+    np.testing.assert_array_equal(made.design(asked)[1][:2, 1:7], true[:2])
 
 
 def test_predictions_take_what_is_beyond_as_the_end_and_leave_codes_alone():
