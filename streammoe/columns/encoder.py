@@ -31,12 +31,6 @@ ABSOLUTE_LIMIT = 1e50
 """Beyond this, a square no longer fits into a Gram matrix with others."""
 FURTHEST = 25.0
 """Deviations from the center of a column to which numbers are held in a warm-up."""
-MARGIN = 0.1
-"""How far beyond the range seen so far a number may be, in widths of that range."""
-INPUT_PACE = 1e-4
-"""How far an event whose input is outside of its range widens that, likewise: slower than a mixture learns there."""
-TARGET_PACE = 0.1
-"""How far an event whose target is outside of its range widens that: predictions must follow a shift at once."""
 NO_TARGETS = np.empty((0, 1))
 UNASKED = np.empty(0, dtype=np.bool_)
 
@@ -197,8 +191,7 @@ class Encoder(RowReader):
         if not self.holds:
             return X, X
         held, near, targets = X.copy(), X.copy(), NO_TARGETS if Y is None else Y
-        paces = INPUT_PACE, self.n_lags_of_targets, TARGET_PACE
-        clip_rows(X, targets, self.plan.numeric, *self.bounds, MARGIN, *paces, held, near)
+        clip_rows(X, targets, self.plan.numeric, *self.bounds, self.n_lags_of_targets, held, near)
         widen_times(X, targets, self.plan.timed, *self.bounds)
         return held, near
 
@@ -206,7 +199,7 @@ class Encoder(RowReader):
         """Hold predictions of numbers, (n, Q), in place to the targets seen before them; targets move the bounds."""
         if self.holds:
             targets = NO_TARGETS if Y is None else Y
-            hold_predictions(predictions, targets, *self.target_bounds, self.doubts, MARGIN, TARGET_PACE, UNASKED)
+            hold_predictions(predictions, targets, *self.target_bounds, self.doubts, UNASKED)
 
     def design(self, X: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Compute gate features W and expert features R of raw rows X (n, F), each padded with zeros to its width."""

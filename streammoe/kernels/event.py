@@ -177,9 +177,6 @@ A = _indexes(FIELDS)
 RULES = (
     "range_factor",
     "limit",
-    "margin",
-    "input_pace",
-    "target_pace",
     "disbelief",
     "least_variation",
     "calibration",
@@ -388,9 +385,7 @@ def _is_unusual(S: Any, rules: FloatArray, count: int, row: FloatArray, target: 
 
 
 @inline
-def _hold_inputs(
-    S: Any, rules: FloatArray, row: FloatArray, target: FloatArray, held: FloatArray, learns: bool
-) -> None:
+def _hold_inputs(S: Any, row: FloatArray, target: FloatArray, held: FloatArray, learns: bool) -> None:
     """Write a row as it is held to what was seen; one that is only predicted is bounded, and moves nothing."""
     F = S[A.F]
     near, numeric = floats(S[A.near], (1, F)), whole_numbers(S[A.numeric], (S[A.n_numeric], 2))
@@ -403,9 +398,7 @@ def _hold_inputs(
     if S[A.holds] != 0:
         low, high, first = floats(S[A.low], (F,)), floats(S[A.high], (F,)), floats(S[A.first], (F,))
         seen = whole_numbers(S[A.seen], (F,))
-        pace, series_pace = rules[RULE.input_pace], rules[RULE.target_pace]
-        margin, n_series = rules[RULE.margin], S[A.n_series]
-        _clip(row, target, numeric, low, high, first, seen, margin, pace, n_series, series_pace, held, near)
+        _clip(row, target, numeric, low, high, first, seen, S[A.n_series], held, near)
 
 
 @inline
@@ -528,13 +521,12 @@ def _serve(S: Any, is_next: bool, counts: FloatArray, Y: FloatArray, loss: Float
 
 
 @inline
-def _hold_served(S: Any, rules: FloatArray, served: FloatArray, target: FloatArray) -> None:
+def _hold_served(S: Any, served: FloatArray, target: FloatArray) -> None:
     """Hold a prediction to the targets seen; a target moves their bounds."""
     T = S[A.T]
     low, high, first = floats(S[A.target_low], (T,)), floats(S[A.target_high], (T,)), floats(S[A.target_first], (T,))
     seen, doubted = whole_numbers(S[A.target_seen], (T,)), floats(S[A.doubted], (T,))
-    none, margin, pace = no_flags_at(S[A.unknown], (0,)), rules[RULE.margin], rules[RULE.target_pace]
-    _hold(served, target, low, high, first, seen, doubted, margin, pace, none)
+    _hold(served, target, low, high, first, seen, doubted, no_flags_at(S[A.unknown], (0,)))
 
 
 @inline
@@ -657,7 +649,7 @@ def _views(n_dim: int) -> tuple[Kernel, Kernel, Kernel]:
 
 
 @inline
-def _write_series(S: Any, rules: FloatArray, n_lags: int, n: int, x: FloatArray) -> None:
+def _write_series(S: Any, n_lags: int, n: int, x: FloatArray) -> None:
     """Write the features of a row, and behind the first one the last targets, scaled, or 1 for the class of each."""
     p_v, T, size = S[A.p_v], S[A.T], S[A.lag_size]
     r, past = floats(S[A.R], (p_v,)), floats(S[A.lag_past], (size, T))
@@ -677,7 +669,7 @@ def _write_series(S: Any, rules: FloatArray, n_lags: int, n: int, x: FloatArray)
                 if math.isnan(y):
                     continue
                 if S[A.holds] != 0 and whole_numbers(seen, (T,))[q] > features.FEWEST:
-                    y = features.held(y, q, low, high, rules[RULE.margin])
+                    y = features.held(y, q, low, high)
                 x[1 + q * n_lags + e] = min(max((y - center[q]) / scale[q], -farthest), farthest)
     else:
         for e in range(n_lags):
@@ -712,7 +704,7 @@ def _evaluation(noise: Noise) -> Kernel:
             for e in range(x.shape[0]):
                 x[e] = r[terms[e, 0]] * r[terms[e, 1]]
         if members[j, B.n_lags] != 0:
-            _write_series(S, rules, members[j, B.n_lags], count - 1, x)
+            _write_series(S, members[j, B.n_lags], count - 1, x)
         shares, tau, means = floats(S[A.shares], (K,)), floats(S[A.tau], (K,)), floats(S[A.means], (K, M))
         room, gate = floats(S[A.noise], (scratch_rows(M), max(E, M))), floats(members[j, B.gate], (K - 1, p_w))
         loss: float = evaluate(
@@ -899,7 +891,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                 varies = _vary(S, T, n_recent, rules[RULE.least_variation])
             is_beyond = False
             if S[A.has_features] == 0:
-                _hold_inputs(S, rules, row, moving, held, learns)
+                _hold_inputs(S, row, moving, held, learns)
                 is_beyond = _expand_all(S, held)
                 if S[A.holds] != 0 and S[A.n_timed] > 0:
                     _move_times(S, row, moving)
@@ -929,7 +921,7 @@ def event(noise: Noise, single: Noise, module: str, n_numbers: int, *, n_dim: in
                 if not varies or state.n[0] == S[A.look_at]:
                     flags |= LOOK
             if S[A.is_metric] != 0 and S[A.holds] != 0:
-                _hold_served(S, rules, served, moving)
+                _hold_served(S, served, moving)
             out[0] = loss[0] - gain
             for q in range(M):
                 out[1 + q] = served[0, q]

@@ -17,6 +17,12 @@ RUN = 64
 """Number of values far beyond settled bounds after which a column has jumped there."""
 WITHIN = 8
 """How many of them another value takes back, so that errors among others never add up to `RUN`."""
+MARGIN = 0.1
+"""How far beyond the range seen so far a value may be, in widths of that range."""
+INPUT_PACE = 1e-4
+"""How far an event whose input is outside of its range widens that, likewise: slower than a mixture learns there."""
+TARGET_PACE = 0.1
+"""How far an event whose target is outside of its range widens that: predictions must follow a shift at once."""
 JUMP = 0.5
 """How far beyond its bounds such a value is, in widths."""
 LEAP = 1_000.0
@@ -51,13 +57,23 @@ conversions leave rounding errors, which say nothing."""
 
 
 @inline
-def _angle(seconds: float, period: float, shift: float, low: float, high: float, is_settled: bool) -> float:
+def held(x: float, j: int, low: FloatArray, high: FloatArray) -> float:
+    """Return a number moved to within reach of the bounds of its column."""
+    reach = MARGIN * (high[j] - low[j])
+    held: float = min(max(x, low[j] - reach), high[j] + reach)
+    return held
+
+
+@inline
+def _angle(
+    seconds: float, period: float, shift: float, j: int, low: FloatArray, high: FloatArray, seen: IntArray
+) -> float:
     """How far into a cycle a time is, NaN if it is missing.
 
     Until the times seen cover a whole cycle, one beyond them is held to them, and a missing one is the latest.
     """
-    if is_settled and high - low < period:
-        seconds = high if math.isnan(seconds) else min(max(seconds, low), high)
+    if seen[j] > SETTLED and high[j] - low[j] < period:
+        seconds = high[j] if math.isnan(seconds) else held(seconds, j, low, high)
     return 2.0 * math.pi * (((seconds + shift) % period) / period)
 
 
@@ -141,7 +157,7 @@ def expand_rows(
         for k in range(len(timed)):
             j, c = timed[k, 0], timed[k, 1]
             for period, shift in ((DAY, 0.0), (WEEK, MONDAY), (YEAR, 0.0)):
-                angle = _angle(X[i, j], period, shift, low[j], high[j], seen[j] > SETTLED)
+                angle = _angle(X[i, j], period, shift, j, low, high, seen)
                 out[i, 1 + c] = fill[c] if math.isnan(angle) else math.sin(angle)
                 out[i, 2 + c] = fill[c + 1] if math.isnan(angle) else math.cos(angle)
                 c += 2
@@ -250,14 +266,6 @@ def screen_rows(
 
 
 @inline
-def held(x: float, j: int, low: FloatArray, high: FloatArray, margin: float) -> float:
-    """Return a number moved to within reach of the bounds of its column."""
-    reach = margin * (high[j] - low[j])
-    held: float = min(max(x, low[j] - reach), high[j] + reach)
-    return held
-
-
-@inline
 def _widen(x: float, j: int, low: FloatArray, high: FloatArray, first: FloatArray, seen: IntArray, pace: float) -> None:
     """Let a learned value move the bounds of its column: to itself until they have settled, then by the pace."""
     if math.isnan(x):
@@ -317,10 +325,7 @@ def clip_rows(
     high: FloatArray,
     first: FloatArray,
     seen: IntArray,
-    margin: float,
-    pace: float,
     n_series: int,
-    series_pace: float,
     out: FloatArray,
     near: FloatArray,
 ) -> None:
@@ -333,9 +338,8 @@ def clip_rows(
         low: (F,) smallest value of a column that counts, and `high` the largest; `first`: (F,) its first value.
         seen: (F,) 0 before the first value, then 1 + the number of values that differ from that, up to 1 + SETTLED,
             where the column has settled and is held; beyond that, see `_follow`.
-        margin: how far beyond its bounds a column may be, in widths; `pace`: how far a row moves them, likewise.
-        n_series: number of first fields that are earlier targets; `series_pace`: how far a row moves their bounds,
-            in widths, if it is less than JUMP beyond.
+        n_series: number of first fields that are earlier targets, whose bounds move by TARGET_PACE if a value is less
+            than JUMP beyond.
         out: (n, F), a copy of X; written.
         near: likewise, where values that are LEAP widths beyond alone are held; may be `out` if there are none.
     """
@@ -347,14 +351,14 @@ def clip_rows(
             if seen[j] == SETTLED + 1 and low[j] <= x <= high[j]:  # as nearly all are
                 continue
             if seen[j] > SETTLED and not math.isnan(x):
-                out[i, j] = held(x, j, low, high, margin)
+                out[i, j] = held(x, j, low, high)
                 if abs(x - out[i, j]) > LEAP * (high[j] - low[j]):
                     near[i, j] = out[i, j]
             if learns:
                 follows = seen[j] > SETTLED and not math.isnan(x) and _follow(x, j, low, high, first, seen)
                 reach = JUMP * (high[j] - low[j])
                 is_near = j < n_series and low[j] - reach <= x <= high[j] + reach
-                own = series_pace if is_near else pace
+                own = TARGET_PACE if is_near else INPUT_PACE
                 _widen(x, j, low, high, first, seen, math.inf if follows else own)
 
 
@@ -404,8 +408,6 @@ def hold_predictions(
     first: FloatArray,
     seen: IntArray,
     doubts: FloatArray,
-    margin: float,
-    pace: float,
     errors: BoolArray,
 ) -> None:
     """Hold the predictions of each row, (n, Q), to the bounds of the targets, which the row's own then moves.
@@ -420,11 +422,11 @@ def hold_predictions(
     for i in range(predictions.shape[0]):
         for q in range(predictions.shape[1]):
             if seen[q] > FEWEST:
-                predictions[i, q] = held(predictions[i, q], q, low, high, margin)
+                predictions[i, q] = held(predictions[i, q], q, low, high)
             if Y.shape[0] == 0 or math.isnan(Y[i, q]):
                 continue
             if _doubts(Y[i, q], q, low, high, seen, doubts):
                 if errors.shape[0] > 0:
                     errors[i] = True
             else:
-                _widen(Y[i, q], q, low, high, first, seen, pace)
+                _widen(Y[i, q], q, low, high, first, seen, TARGET_PACE)

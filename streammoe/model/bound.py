@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from streammoe.columns.encoder import INPUT_PACE, MARGIN, TARGET_PACE
 from streammoe.engine import drift
 from streammoe.engine.bound_mixture import (
     CALIBRATED,
@@ -354,9 +353,6 @@ def _rules(context: Context, phase: Any, unit: float) -> FloatArray:
     rules = {
         "range_factor": encoder.range_factor,
         "limit": encoder.limit,
-        "margin": MARGIN,
-        "input_pace": INPUT_PACE,
-        "target_pace": TARGET_PACE,
         "disbelief": DISBELIEF,
         "least_variation": least_variation(phase.JUDGE_EVERY, encoder.scaler.target_scale),
         "calibration": drift.CALIBRATION,

@@ -187,7 +187,7 @@ FAULTS = {
         Fault("parameters-from-after-the-change", "reversed(self.earlier) if kept_at <= n)", "reversed(self.earlier))"),
     ],
     "lags": [
-        Fault("lags-follow-slowly", "own = series_pace if is_near else pace", "own = pace"),
+        Fault("lags-follow-slowly", "own = TARGET_PACE if is_near else INPUT_PACE", "own = INPUT_PACE"),
         Fault("lags-see-themselves", "np.cumsum(learned) - learned\n", "np.cumsum(learned)\n"),
         Fault("lags-in-wrong-order", "- np.arange(1, size + 1)]", "- np.arange(size, 0, -1)]"),
         Fault("lags-of-unlearned-events", "sources[learned]]", "sources]"),
@@ -213,7 +213,7 @@ FAULTS = {
     "encoder": [
         Fault("powers-in-other-order", "len(fill) + d * N + r]", "len(fill) + r * (degree - 1) + d]"),
         Fault("missing-is-zero", "value = fill[c] if math.isnan(x) else x", "value = 0.0 if math.isnan(x) else x"),
-        Fault("week-begins-on-thursday", "_turn(seconds + MONDAY, WEEK)", "_turn(seconds, WEEK)"),
+        Fault("week-begins-on-thursday", "(WEEK, MONDAY)", "(WEEK, 0.0)"),
         Fault("naive-time-is-local", "offset = moment.utcoffset()", "offset = moment.astimezone().utcoffset()"),
         Fault("late-column-moves-powers", "[later.n_features(d + 1) + r for d", "[self.n_features(d + 1) + r for d"),
         Fault("levels-one-too-few", "len(known) <= room", "len(known) < room"),

@@ -14,7 +14,7 @@ from streammoe.columns.fitting import fit_scaler
 from streammoe.columns.kinds import GivenKinds
 from streammoe.columns.layout import CYCLES
 from streammoe.columns.values import level, seconds
-from streammoe.kernels.features import BLOCK, DAY, RUN, SETTLED
+from streammoe.kernels.features import BLOCK, DAY, MARGIN, RUN, SETTLED
 
 
 def encoder(columns=(), *, categorical=(), timestamps=(), **given):
@@ -167,7 +167,8 @@ def test_a_time_is_held_in_cycles_that_were_not_seen_whole_and_only_there():
     (*known, missing), true, seen = made.design(asked)[1][:, 1:7], free.design(asked)[1][:, 1:7], made.design(X)[1]
     np.testing.assert_array_equal(seen, free.design(X)[1])
     np.testing.assert_array_equal(np.array(known)[:, :2], true[:2, :2])
-    np.testing.assert_array_equal(np.array(known)[:, 2:], seen[[0, -1], 3:7])
+    ends = np.array([[X[0, 0] - MARGIN * 3 * DAY], [X[-1, 0] + MARGIN * 3 * DAY]])
+    np.testing.assert_array_equal(np.array(known)[:, 2:], free.design(ends)[1][:, 3:7])
     np.testing.assert_array_equal(missing[2:], seen[-1, 3:7])
     made.hold(asked, np.full((3, 1), math.nan))  # not learned
     np.testing.assert_array_equal(made.design(asked)[1][:2, 1:7], known)
