@@ -686,7 +686,6 @@ def _evaluation(noise: Noise) -> Kernel:
     @inline
     def evaluate_member(
         S: Any,
-        rules: FloatArray,
         count: int,
         j: int,
         shape: Any,
@@ -823,7 +822,7 @@ def _passage(noise: Noise, single: Noise, expert_of: Kernel) -> Kernel:
             sees_near = is_beyond and members[j, B.near] != 0
             x = floats(S[A.near_R] if sees_near else members[j, B.seen], (members[j, B.p],))
             expert = expert_of(S, j)
-            evaluate_member(S, rules, count, j, shape, constant, expert, x, z)
+            evaluate_member(S, count, j, shape, constant, expert, x, z)
             if S[A.learns] != 0 and not _are_small(z, losses[j], said[j]):
                 return False
             shares, means = floats(S[A.shares], (members[j, B.K],)), floats(S[A.means], (members[j, B.K], M))
