@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,14 +21,15 @@ from streammoe.pipeline.feature_columns import FeatureColumns
 from streammoe.pipeline.presence import Presence
 from streammoe.pipeline.schema import Schema
 from streammoe.pipeline.scores import Scores, Spread
-from streammoe.pipeline.writing import PredictionWriter, Written
-from streammoe.ports import Batch, DeadLetter, enveloped
+from streammoe.pipeline.writing import PredictionWriter, predicted
+from streammoe.ports import Batch, DeadLetter, Predictions, enveloped
 from streammoe.types import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:  # it stands on this module
     from streammoe.pipeline.challenger import Challenger
 
 LOGGER = logging.getLogger("streammoe.pipeline")
+Item = TypeVar("Item")
 
 
 class BatchResult(NamedTuple):
@@ -210,15 +211,33 @@ class Pipeline:
     ) -> LearnedRows:
         """Learn the decoded events of `batch`, a tail of the ledger's batch, with columns of these names."""
         n, classes = self.model.n, len(self.model.output_names)
-        targets = decoded.Y if decoded.labels is None else decoded.labels
         texts = {fields[j]: column for j, column in decoded.texts.items()}
+        X, targets = decoded.X, decoded.Y if decoded.labels is None else decoded.labels
         lags = self._lags(batch, decoded.rows)
-        outcome = learn(decoded.X, targets, decoded.weights, texts=texts, traced=self._is_traced, lags=lags)
-        used = np.ones(len(decoded.rows), np.bool_)
-        used[list(outcome.rejected)] = False
-        rival = self._scored_by_rival(fields, decoded.X, targets, texts, outcome, np.flatnonzero(used))
+        outcome = learn(X, targets, decoded.weights, texts=texts, traced=self._is_traced, lags=lags)
         rows = len(ledger.batch) - len(batch) + decoded.rows
-        return LearnedRows(rows, used, outcome, n, classes, decoded.labels, rival)
+        if outcome.rejected:
+            for at, error in outcome.rejected.items():
+                stage = "learn" if error.reason == POISON else "validate"
+                ledger.reject(int(rows[at]), stage, error.reason, str(error))
+            kept = np.delete(np.arange(len(rows)), list(outcome.rejected))
+            outcome = outcome._replace(  # trace and gate leave them out already
+                learned=outcome.learned[kept],
+                targets=outcome.targets[kept],
+                losses=outcome.losses[kept],
+                predictions=outcome.predictions[kept],
+                lags=None if outcome.lags is None else outcome.lags[kept],
+            )
+            rows, X, texts = rows[kept], X[kept], {name: _picked(column, kept) for name, column in texts.items()}
+            targets = _picked(targets, kept) if isinstance(targets, list) else targets[kept]
+        learned = LearnedRows(rows, outcome, n, classes, targets if isinstance(targets, list) else None)
+        rival = self.rival
+        scored = None if rival is None else rival.score(fields, X, targets, texts, traced=self._is_traced)
+        if rival is None or scored is None:
+            return learned
+        # What it says of an event that was not learned, such as one without weight, is no loss.
+        scored = scored._replace(losses=np.where(np.isnan(outcome.losses), np.nan, scored.losses))
+        return learned._replace(rival=(rival, scored))
 
     def _follow(self, batch: Batch, decoded: DecodedBatch) -> None:
         """Warn of features that have vanished from the events with a target, which come once even if joined."""
@@ -231,7 +250,7 @@ class Pipeline:
         if lacks.any():
             kept = np.flatnonzero(~lacks)
             X, rows = X[kept], rows[kept]
-            texts = {j: [column[i] for i in kept.tolist()] for j, column in texts.items()}
+            texts = {j: _picked(column, kept) for j, column in texts.items()}
         full, place = self.model.full_columns, lambda i: batch.location(int(rows[i]))
         for message in self.presence.update(self.model.fields, X, texts, full, place):
             LOGGER.warning("%s: %s", batch.origin, message, extra={"event": "column_vanished"})
@@ -248,7 +267,7 @@ class Pipeline:
         decoded = event_of(decoder(batch.format).names(batch, i), roles)._replace(rows=np.array([i]))
         learn = partial(self.model.learn_wider, names, kinds=[kinds[name] for name in names])
         learned = self._teach(learn, batch, decoded, ledger, fields)
-        if learned.outcome.learned[0]:
+        if learned.outcome.learned.any():
             LOGGER.info("%s: more columns by their first values: %s", batch.origin, described(kinds))
             self.columns.warn_of_values(batch, i, kinds)
         return learned
@@ -263,95 +282,64 @@ class Pipeline:
                 lags[at] = batch.lags[i]
         return lags
 
-    def _scored_by_rival(
-        self,
-        fields: Sequence[str],
-        X: FloatArray,
-        targets: Any,
-        texts: Mapping[str, Sequence[str | None]],
-        outcome: Outcome,
-        rows: IntArray,
-    ) -> tuple[Rival, Outcome] | None:
-        """Score those rows that the own model has used, with this outcome, by the rival, if there is one."""
-        if self.rival is None:
-            return None
-        kept = rows.tolist()
-        levels = {name: [column[i] for i in kept] for name, column in texts.items()}
-        picked = targets[rows] if isinstance(targets, np.ndarray) else [targets[i] for i in kept]
-        scored = self.rival.score(fields, X[rows], picked, levels, traced=self._is_traced)
-        if scored is None:
-            return None
-        # What it says of an event that was not learned, such as one without weight, is no loss.
-        scored = scored._replace(losses=np.where(np.isnan(outcome.losses[rows]), np.nan, scored.losses))
-        return self.rival, scored
-
     def _report(self, ledger: Ledger, each: LearnedRows) -> None:
-        """Score events, write their predictions and count them."""
-        rows, used, outcome, n, classes, labels, rival = each
-        learned = outcome.learned
-        if rival is None:
-            by_rival = np.zeros(int(used.sum()), np.bool_)
-        else:
-            by_rival = rival[0].choose(outcome.losses[used], rival[1])
-        served = outcome if rival is None or not by_rival.any() else _served(self.model, outcome, used, rival, by_rival)
-        spreads = self._spreads(outcome, used, rival, by_rival)
-        self.scores.update(served.losses[learned], served.predictions[learned], outcome.targets[learned], spreads)
-        ledger.losses.append(outcome.losses[learned])
-        for at, error in outcome.rejected.items():
-            stage = "learn" if error.reason == POISON else "validate"
-            ledger.reject(int(rows[at]), stage, error.reason, str(error))
-        if outcome.lags is not None:
-            ledger.lags.update((int(rows[at]), outcome.lags[at]) for at in np.flatnonzero(used & ~learned))
+        """Score events, write their predictions and count them, in runs that one model with the same classes said."""
+        rows, own, n, classes, labels, rival = each
+        learned = own.learned
+        ledger.losses.append(own.losses[learned])
         ledger.learned += int(learned.sum())
-        ledger.used += int(used.sum())
-        if self.predictions is None or not used.any():
-            return
-        versions = (n + np.cumsum(learned) - learned)[used]
-        used_rows, keys = rows[used], ledger.batch.keys
-        own = Written(
-            ledger.batch.locations_at(used_rows),
-            keys and [keys[i] for i in used_rows.tolist()],
-            versions,
-            outcome.predictions[used],
-            outcome.targets[used],
-            None if labels is None else [label for label, use in zip(labels, used, strict=True) if use],
-            outcome.losses[used],
-            outcome.trace,
-            outcome.gate,
-        )
-        known = None
-        if labels is not None:
-            met = np.where(learned, outcome.targets[:, 0] + 1, 0).astype(np.int64)
-            known = np.maximum.accumulate(np.concatenate([[classes], met[:-1]]))[used]
-        for start, stop in pairwise([0, *(np.flatnonzero(np.diff(by_rival)) + 1).tolist(), len(by_rival)]):
-            piece, written, model = slice(start, stop), own, self.model
-            version = 0 if self.may_have_rival else None
-            met_before = known if known is None else known[piece]
+        ledger.used += len(rows)
+        if own.lags is not None:
+            ledger.lags.update((int(rows[at]), own.lags[at]) for at in np.flatnonzero(~learned))
+        by_rival = np.zeros(len(rows), np.bool_) if rival is None else rival[0].choose(own.losses, rival[1])
+        met = np.zeros(len(rows)) if labels is None else np.where(learned, own.targets[:, 0] + 1, 0)
+        known = np.maximum.accumulate(np.concatenate([[classes], met]).astype(np.int64))[:-1]
+        versions = n + np.cumsum(learned) - learned
+        cuts = np.flatnonzero(np.diff(by_rival) | (np.diff(known) > 0)) + 1
+        for start, stop in pairwise(sorted({0, *cuts.tolist(), len(rows)})):
+            piece, model, said, version, M = slice(start, stop), self.model, own, 0, int(known[start])
             if rival is not None and by_rival[start]:
-                scored, model, version = rival[1], rival[0].model, rival[0].version
-                written = own._replace(
-                    predictions=scored.predictions, losses=scored.losses, trace=scored.trace, gate=scored.gate
+                (model, version), said = (rival[0].model, rival[0].version), rival[1]
+                M = len(model.output_names)
+            trace, predictions = Trace(*(part[piece] for part in said.trace)), said.predictions[piece]
+            self._score(model, said.losses[piece], predictions, trace, own.targets[piece], learned[piece])
+            if (writer := self.predictions) is None:
+                continue
+            keys = ledger.batch.keys
+            writer.write(
+                Predictions(
+                    locations=ledger.batch.locations_at(rows[piece]),
+                    keys=keys and _picked(keys, rows[piece]),
+                    versions=versions[piece],
+                    global_versions=np.full(stop - start, version) if self.may_have_rival else None,
+                    targets=own.targets[piece] if labels is None else labels[piece],
+                    losses=said.losses[piece],
+                    outputs=self.schema.targets,
+                    gate=_padded(said.gate[piece], model.options.most_experts) if writer.gate else None,
+                    **predicted(model, predictions, trace, writer.interval, M),
                 )
-                if known is not None:
-                    met_before = np.full(stop - start, len(model.output_names))
-            self.predictions.write(written.part(piece), model, self.schema.targets, version, met_before)
+            )
 
-    def _spreads(
-        self, outcome: Outcome, used: BoolArray, rival: tuple[Rival, Outcome] | None, by_rival: BoolArray
-    ) -> list[Spread]:
-        """Return the distributions that were predicted for the learned events, by whoever predicted each."""
-        if not self._is_scored:
-            return []
-        at = (np.cumsum(used) - 1)[outcome.learned]
-        theirs = by_rival[at]
-        said = [(~theirs, outcome, self.model.noise)]
-        if rival is not None:
-            said.append((theirs, rival[1], rival[0].model.noise))
-        return [
-            Spread(np.flatnonzero(own), Trace(*(part[at[own]] for part in each.trace)), noise)
-            for own, each, noise in said
-            if each.trace.shares.shape[1]
-        ]
+    def _score(
+        self,
+        model: MixtureOfExperts,
+        losses: FloatArray,
+        predictions: FloatArray,
+        trace: Trace,
+        targets: FloatArray,
+        learned: BoolArray,
+    ) -> None:
+        """Score what a model has said of events, those of which that were learned."""
+        if model.is_classifier and model is not self.model:
+            # In the order of the own classes, and last what it gives to one of those that are unknown here.
+            names, theirs = self.model.output_names, predictions
+            predictions = np.zeros((len(theirs), len(names) + 1))
+            for name, column in zip(model.output_names, theirs.T, strict=True):
+                at = names.index(name) if name in names else -1
+                predictions[:, at] = np.maximum(predictions[:, at], column)
+        is_spread = self._is_scored and trace.shares.shape[1]
+        spread = Spread(Trace(*(part[learned] for part in trace)), model.noise) if is_spread else None
+        self.scores.update(losses[learned], predictions[learned], targets[learned], spread)
 
     @property
     def _is_traced(self) -> bool:
@@ -362,20 +350,19 @@ class Pipeline:
 
 
 class LearnedRows(NamedTuple):
-    """Records that a model has learned or rejected."""
+    """Records that a model has learned, or only predicted."""
 
-    rows: Any
+    rows: IntArray
     """Their indexes in the ledger's batch."""
-    used: BoolArray
-    """Which of them were not rejected."""
     outcome: Outcome
+    """Of these."""
     n: int
     """Events of the source that the model had learned before."""
     classes: int
     """Classes known before, for a classifier."""
-    labels: Sequence[str | None] | None
-    rival: tuple[Rival, Outcome] | None
-    """What it says of those events that were used."""
+    labels: list[str | None] | None
+    rival: tuple[Rival, Outcome] | None = None
+    """What it says of these events."""
 
 
 class Ledger:
@@ -424,29 +411,13 @@ class Ledger:
         return BatchResult(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses, self.lags)
 
 
-def _served(
-    model: MixtureOfExperts, outcome: Outcome, used: BoolArray, rival: tuple[Rival, Outcome], by_rival: BoolArray
-) -> Outcome:
-    """Return the outcome with losses and predictions of the rival where it has predicted, for scores.
+def _picked(values: Sequence[Item], at: IntArray) -> list[Item]:
+    return [values[i] for i in at.tolist()]
 
-    Classes are in the order of the own model; a last column has what the rival gives to classes unknown to it.
+
+def _padded(values: FloatArray, size: int) -> FloatArray:
+    """Pad (n, K) values of experts with zeros for those that exist only after the warm-up, up to so many.
+
+    So a row does not depend on whether its batch ended the warm-up.
     """
-    rows = np.flatnonzero(used)[by_rival]
-    losses, predictions = outcome.losses.copy(), outcome.predictions.copy()
-    scored = rival[1]
-    losses[rows], theirs = scored.losses[by_rival], scored.predictions[by_rival]
-    if model.is_classifier:
-        own_names, names = model.output_names, rival[0].model.output_names
-        at = {name: j for j, name in enumerate(own_names)}
-        wide = np.zeros((len(predictions), len(own_names) + 1))
-        wide[:, : predictions.shape[1]] = predictions
-        wide[rows] = 0.0
-        for j, name in enumerate(names):
-            if name in at:
-                wide[rows, at[name]] = theirs[:, j]
-            else:
-                wide[rows, -1] = np.maximum(wide[rows, -1], theirs[:, j])
-        predictions = wide
-    else:
-        predictions[rows] = theirs
-    return outcome._replace(losses=losses, predictions=predictions)
+    return np.pad(values, ((0, 0), (0, max(size - values.shape[1], 0))))

@@ -188,7 +188,7 @@ FAULTS = {
     ],
     "lags": [
         Fault("lags-follow-slowly", "own = series_pace if is_near else pace", "own = pace"),
-        Fault("lags-see-themselves", "np.cumsum(learned) - learned\n", "np.cumsum(learned)\n"),
+        Fault("lags-see-themselves", "size + np.cumsum(learned) - learned\n", "size + np.cumsum(learned)\n"),
         Fault("lags-in-wrong-order", "- np.arange(1, size + 1)]", "- np.arange(size, 0, -1)]"),
         Fault("lags-of-unlearned-events", "sources[learned]]", "sources]"),
         Fault("own-lags-overwritten", "np.where(own, X[:, :width], lags)", "lags"),
@@ -374,8 +374,16 @@ FAULTS = {
             "            chosen[i] = self.favours_rival\n",
         ),
         Fault("outlier-decides-who-predicts", "min(max(loss - other, -MAX_GAIN), MAX_GAIN)", "loss - other"),
-        Fault("unknown-class-scores-a-hit", "wide[rows, -1] = np.maximum(wide[rows, -1], theirs[:, j])", "pass"),
-        Fault("guard-sees-the-rival", "losses.append(outcome.losses[learned", "losses.append(served.losses[learned"),
+        Fault(
+            "unknown-class-scores-a-hit",
+            "np.maximum(predictions[:, at], column)",
+            "column * (name in names)",
+        ),
+        Fault(
+            "guard-sees-the-rival",
+            "losses.append(own.losses[learned",
+            "losses.append((own if rival is None else rival[1]).losses[learned",
+        ),
     ],
     "challengers": [
         Fault("scores-over-other-events", "at = outcome.learned & np.isin(rows, both)", "at = outcome.learned"),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from river import base, dummy, multiclass, preprocessing, stats
+from river import base, multiclass, preprocessing
 
 from streammoe.errors import ConfigError
 
@@ -55,8 +55,8 @@ class Peer:
         self, name: str, make: Callable[[], Any], *, classify: bool, outputs: int = 1, takes_text: bool = False
     ) -> None:
         self.name = name
-        self.losses: list[float] = []
-        """Squared errors, or misses."""
+        self.scores: list[float] = []
+        """Squared errors, or whether it was right."""
         self.seconds = 0.0
         self.failure: str | None = None
         """Why the learner failed, if it did."""
@@ -65,8 +65,6 @@ class Peer:
         self._scaler = preprocessing.StandardScaler()
         self._models = [make() for _ in range(outputs)]
         self._takes_weights = _takes(self._models[0], "w")
-        self.looks = not isinstance(self._models[0], dummy.PriorClassifier | dummy.StatisticRegressor)
-        """Whether the learner uses features at all."""
 
     def run(self, events: Sequence[Event]) -> None:
         """Predict and learn these events, one after the other, unless the learner has failed."""
@@ -75,42 +73,33 @@ class Peer:
         started = time.perf_counter()
         try:
             for event in events:
-                self.losses.append(self._run_one(event))
+                self.scores.append(self._run_one(event))
         except Exception as error:  # noqa: BLE001 - an error of a foreign learner must not end the run
-            self.failure = f"{type(error).__name__} after {len(self.losses):,} events: {error}"
+            self.failure = f"{type(error).__name__} after {len(self.scores):,} events: {error}"
             LOGGER.warning("%s failed: %s", self.name, self.failure)
         self.seconds += time.perf_counter() - started
 
     def _run_one(self, event: Event) -> float:
         x = self._features(event, learn=False)
         if self._classify:
-            loss = float(self._models[0].predict_one(x) != event.y)
+            score = float(self._models[0].predict_one(x) == event.y)
         else:
             assert not isinstance(event.y, str)  # noqa: S101 - for the type checker
             predictions = [model.predict_one(x) or 0.0 for model in self._models]  # some predict None at first
-            loss = sum((y - p) ** 2 for y, p in zip(event.y, predictions, strict=True)) / len(event.y)
+            score = sum((y - p) ** 2 for y, p in zip(event.y, predictions, strict=True)) / len(event.y)
         x = self._features(event, learn=True)
         more = {"w": event.weight} if self._takes_weights and event.weight != 1.0 else {}
         for model, y in zip(self._models, (event.y,) if self._classify else event.y, strict=True):
             model.learn_one(x, y, **more)
-        return loss
+        return score
 
     def _features(self, event: Event, *, learn: bool) -> dict[str, Any]:
-        if not self.looks:
-            return {}
         if learn:
             self._scaler.learn_one(event.numbers)  # type: ignore[no-untyped-call]
         x: dict[str, Any] = self._scaler.transform_one(event.numbers)  # type: ignore[no-untyped-call]
         if event.texts:
             x |= event.texts if self._takes_text else {f"{name}={text}": 1.0 for name, text in event.texts.items()}
         return x
-
-
-def make_baseline(*, classify: bool, outputs: int) -> Peer:
-    """Create the trivial baseline: the mean, or the most frequent class, so far."""
-    if classify:
-        return Peer("most frequent class", dummy.PriorClassifier, classify=True)
-    return Peer("running mean", lambda: dummy.StatisticRegressor(stats.Mean()), classify=False, outputs=outputs)
 
 
 def make_peer(name: str, *, classify: bool, outputs: int) -> Peer:
