@@ -312,9 +312,13 @@ FAULTS = {
     "pipeline": [
         Fault("predicted-counted-twice", "predicted_only=self.used - self.learned", "predicted_only=self.used"),
         Fault("weight-ignored", "weights[given] = good[given, -1]", "weights[given] = 1.0"),
-        Fault("row-version-of-after", "np.cumsum(learned) - learned)[used]", "np.cumsum(learned))[used]"),
+        Fault("row-version-of-after", "n + np.cumsum(learned) - learned", "n + np.cumsum(learned)"),
         Fault("letters-in-order-of-checks", "rejected = sorted(self._letters)", "rejected = list(self._letters)"),
-        Fault("new-class-known-before", ".concatenate([[classes], met[:-1]])", ".concatenate([[classes], met[1:]])"),
+        Fault(
+            "new-class-known-before",
+            "[classes], met]).astype(np.int64))[:-1]",
+            "[classes], met]).astype(np.int64))[1:]",
+        ),
     ],
     "rows": [
         Fault("unknown-outputs-as-objects", "            targets[i] = None\n", "            pass\n"),
