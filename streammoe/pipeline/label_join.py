@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -243,7 +243,7 @@ class LabelJoin:
             self._rejected += is_refused
 
     def _join_records(self, batch: Batch) -> Batch:
-        joined = _JoinedRecords(batch)
+        joined: list[_Joined] = []
         times = None if batch.timestamps is None else batch.timestamps.tolist()
         first = self._seen
         for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
@@ -254,41 +254,47 @@ class LabelJoin:
             if self._n_lags and half is not None and self._completes(half, after=first):
                 self._n_taken = i
                 break
-            self._n_passed = joined.count
+            self._n_passed = len(joined)
             self._advance_time(_UNKNOWN if times is None else times[i])
-            if i in batch.unreadable:
-                joined.reject(i, batch.unreadable[i])
-            elif half is None:
-                joined.take(i, record)  # the decoder will reject it with the reason
-            else:
-                self._join_half(joined, i, record, half)
-        return joined.batch()
+            if half is not None:
+                joined += self._join_half(batch, i, record, half)
+            else:  # the decoder will reject it with the reason
+                joined.append(_Joined(i, record, unreadable=batch.unreadable.get(i)))
+        return _joined_batch(batch, joined)
 
-    def _join_half(self, joined: _JoinedRecords, i: int, record: bytes, half: _Half) -> None:
-        """Pass on the i-th record, the event that it completes, or nothing yet."""
+    def _join_half(self, batch: Batch, i: int, record: bytes, half: _Half) -> Iterator[_Joined]:
+        """Yield what the i-th record passes on: itself, or the event that it completes; nothing if it is to wait."""
         fields, is_label, key, problem = half
         has_features = self._has_features(fields)
         if key is None:
-            if is_label and has_features:
-                joined.take(i, record)
-            else:
-                joined.reject(i, Unreadable(*problem, record.rstrip(b"\r\n")))
+            is_event = is_label and has_features
+            yield _Joined(i, record, unreadable=None if is_event else Unreadable(*problem, record.rstrip(b"\r\n")))
             return
         other = self._waiting.get(key)
         if other is not None and other.is_label != is_label:
             self._remove(other)
             theirs = _fields(other.record)
-            if is_label:
-                joined.take(i, self._event(theirs, fields), other)
-            else:
-                joined.take(i, self._event(fields, theirs))
-        elif has_features if is_label else other is not None and not has_features:
-            joined.take(i, record)  # the latter such as a label without a value yet; it must not replace features
-        else:
-            waiting = joined.new_waiting(i, record, key, is_label, self._seen, self._now)
-            self._buffer(waiting, other)
-            if not is_label:
-                self._passed.append((joined.take(i, record), waiting))
+            yield (
+                _Joined(i, self._event(theirs, fields), other) if is_label else _Joined(i, self._event(fields, theirs))
+            )
+            return
+        if has_features if is_label else other is not None and not has_features:
+            yield _Joined(i, record)  # the latter such as a label without a value yet; it must not replace features
+            return
+        waiting = _WaitingRecord(
+            key,
+            record.rstrip(b"\r\n"),
+            is_label,
+            msgspec.json.encode(batch.location(i)),
+            None if batch.keys is None else batch.keys[i],
+            () if batch.headers is None else batch.headers[i],
+            self._seen,
+            self._now,
+        )
+        self._buffer(waiting, other)
+        if not is_label:
+            self._passed.append((self._n_passed, waiting))
+            yield _Joined(i, record)
 
     def _completes(self, half: _Half, *, after: int) -> bool:
         """Whether a record is the label of waiting features that came after the first so many records."""
@@ -376,62 +382,38 @@ class LabelJoin:
         return _encode_record(values)
 
 
-class _JoinedRecords:
-    """Records of a batch that are passed on to the pipeline, with the location of their features."""
+class _Joined(NamedTuple):
+    """A record that is passed on to the pipeline."""
 
-    def __init__(self, batch: Batch) -> None:
-        self._from = batch
-        self._rows: list[int] = []
-        """The index of the one in the source's batch that caused each."""
-        self._records: list[bytes] = []
-        self._features: dict[int, _WaitingRecord] = {}
-        """Those that came before the record that completes them, by its index."""
-        self._unreadable: dict[int, Unreadable] = {}
+    i: int
+    """The index of the one in the source's batch that caused it."""
+    record: bytes
+    features: _WaitingRecord | None = None
+    """Those that came before the record that completes them, whose place it has."""
+    unreadable: Unreadable | None = None
+    """Why it is to be rejected."""
 
-    @property
-    def count(self) -> int:
-        """Number of records so far."""
-        return len(self._rows)
 
-    def take(self, i: int, record: bytes, features: _WaitingRecord | None = None) -> int:
-        """Pass on a record of the i-th one or of earlier features; return its index in the joined batch."""
-        at = len(self._rows)
-        if features is not None:
-            self._features[at] = features
-        self._rows.append(i)
-        self._records.append(record)
-        return at
-
-    def reject(self, i: int, unreadable: Unreadable) -> None:
-        """Pass on the i-th record to be rejected."""
-        self._unreadable[self.take(i, b"\n")] = unreadable
-
-    def new_waiting(self, i: int, record: bytes, key: str, is_label: bool, number: int, time: int) -> _WaitingRecord:
-        """Create the buffer entry of the i-th record."""
-        batch = self._from
-        location = msgspec.json.encode(batch.location(i))
-        record_key = None if batch.keys is None else batch.keys[i]
-        headers = () if batch.headers is None else batch.headers[i]
-        return _WaitingRecord(key, record.rstrip(b"\r\n"), is_label, location, record_key, headers, number, time)
-
-    def batch(self) -> Batch:
-        """Return the joined batch."""
-        own = self._from.select(np.array(self._rows, np.int64))
-        n, locations = len(own), list(own.locations)
-        keys, headers = list(own.keys or [None] * n), list(own.headers or [()] * n)
-        for at, features in self._features.items():
-            locations[at] = _LOCATION.decode(features.location)
-            keys[at], headers[at] = features.record_key, features.headers
-        return replace(
-            own,
-            block=b"".join(self._records),
-            ends=np.cumsum([len(record) for record in self._records], dtype=np.int64),
-            locations=locations,
-            keys=keys if any(key is not None for key in keys) else None,
-            headers=headers if any(headers) else None,
-            unreadable=self._unreadable,
-            lags={at: features.lags for at, features in self._features.items() if features.lags is not None},
-        )
+def _joined_batch(batch: Batch, joined: Sequence[_Joined]) -> Batch:
+    """Return a batch of these records, with the location of their features."""
+    own = batch.select(np.array([each.i for each in joined], np.int64))
+    n, locations = len(own), list(own.locations)
+    keys, headers = list(own.keys or [None] * n), list(own.headers or [()] * n)
+    completed = {at: each.features for at, each in enumerate(joined) if each.features is not None}
+    for at, features in completed.items():
+        locations[at] = _LOCATION.decode(features.location)
+        keys[at], headers[at] = features.record_key, features.headers
+    records = [each.record if each.unreadable is None else b"\n" for each in joined]
+    return replace(
+        own,
+        block=b"".join(records),
+        ends=np.cumsum(list(map(len, records)), dtype=np.int64),
+        locations=locations,
+        keys=keys if any(key is not None for key in keys) else None,
+        headers=headers if any(headers) else None,
+        unreadable={at: each.unreadable for at, each in enumerate(joined) if each.unreadable is not None},
+        lags={at: features.lags for at, features in completed.items() if features.lags is not None},
+    )
 
 
 _UNKNOWN = -1  # no timestamp, as in Kafka
