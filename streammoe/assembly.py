@@ -28,7 +28,6 @@ from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_restart
-from streammoe.pipeline.sink_wait import Answer
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import Batch, DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
@@ -197,10 +196,7 @@ def _dead_letters(settings: Settings, health: Health) -> DeadLetterSink:
 def _recovered(sink: PredictionSink, found: tuple[int, Checkpoint] | None, health: Health) -> Recovered:
     """Ask the sink which checkpoint's predictions were committed, however long that takes."""
     position: Position | None = None if found is None else found[1].metadata["positions"][0]
-    wait, recovered = health.waits["predictions"], None
-    while recovered is None:
-        with wait.call(Answer.UNANSWERED):
-            recovered = sink.recover(POLL_SECONDS, position)
-        health.beat()
-    with wait.call():  # it has ended
+    with health.waits["predictions"].call():
+        while (recovered := sink.recover(POLL_SECONDS, position)) is None:
+            health.beat()
         return recovered

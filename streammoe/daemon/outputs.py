@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streammoe.pipeline.sink_wait import Answer, SinkWait
+from streammoe.pipeline.sink_wait import SinkWait
 from streammoe.ports import DeadLetter, DeadLetterSink, Position, PredictionSink, Sink
 
 
@@ -42,7 +42,7 @@ class Outputs:
     def write(self, letters: list[DeadLetter]) -> None:
         """Write dead letters, in order; durable after a flush."""
         if letters:
-            with self._waits["dead_letters"].call(Answer.UNKNOWN):
+            with self._waits["dead_letters"].call(is_answer=False):
                 self._letters.write(letters)
 
     def flush_letters(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from streammoe.engine.intervals import mixture_intervals
 from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.state import Trace
-from streammoe.pipeline.sink_wait import Answer, SinkWait
+from streammoe.pipeline.sink_wait import SinkWait
 from streammoe.ports import Predictions, PredictionSink
 from streammoe.types import FloatArray
 
@@ -48,5 +48,5 @@ class PredictionWriter:
 
     def write(self, rows: Predictions) -> None:
         """Write rows, in order."""
-        with self.wait.call(Answer.UNKNOWN):
+        with self.wait.call(is_answer=False):
             self.sink.write(rows)
