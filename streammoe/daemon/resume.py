@@ -30,7 +30,7 @@ from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.challenger import Challenger
 from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import Pipeline
-from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
+from streammoe.pipeline.scores import ClassificationScores, Scores, new_scores
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import Recovered
 from streammoe.settings import LEARNING, Settings, change_policy
@@ -287,8 +287,8 @@ def _resume_challenger(state: RunState, settings: Settings, checkpoint: Checkpoi
         if champion.fields:  # else both find them in the first record
             kinds = [champion.column_kinds[name] for name in champion.fields]
             model.learner.set_columns(champion.fields, kinds, champion.awaited)
-        scores, champion_scores = (scores_of(settings, None, champion) for _ in range(2))
-        missed = 0
+        scores, missed = None, 0
+        champion_scores = new_scores(champion, state.pipeline.schema)
         state.note("challenger began")
     else:
         part, of_champion = found
@@ -368,7 +368,7 @@ def resumed(
         Pipeline(
             model,
             schema_of(settings),
-            scores_of(settings, learned, model),
+            None if learned is None else scores_of(settings, learned, model),
             writer,
             is_pretrained=bool(model.fields) and not any(outcomes.values()),
         ),
@@ -420,18 +420,15 @@ def _jump_guard(
     return JumpGuard(LossGuard(model.options.schedule, state), saved, stops=settings.guard.on_jump == "stop")
 
 
-def scores_of(settings: Settings, checkpoint: Checkpoint | None, model: MixtureOfExperts) -> Scores:
-    """Return the prequential scores, resumed from the checkpoint if there is one."""
-    scores: Scores = PrequentialScores(len(settings.schema.targets))
-    if settings.model.kind == "classifier":
-        scores = ClassificationScores()
-    if checkpoint is not None:
-        with restoring(settings.checkpoint.dir):
-            scores.restore(checkpoint.metadata["scores"], checkpoint.arrays)
-            if isinstance(scores, ClassificationScores):
-                n_classes = len(model.output_names)
-                problem = f"scores counts {scores.classes} classes, but the model knows {n_classes}"
-                require(scores.classes <= n_classes, problem)
+def scores_of(settings: Settings, checkpoint: Checkpoint, model: MixtureOfExperts) -> Scores:
+    """Return the prequential scores of a checkpoint."""
+    scores = new_scores(model, schema_of(settings))
+    with restoring(settings.checkpoint.dir):
+        scores.restore(checkpoint.metadata["scores"], checkpoint.arrays)
+        if isinstance(scores, ClassificationScores):
+            n_classes = len(model.output_names)
+            problem = f"scores counts {scores.classes} classes, but the model knows {n_classes}"
+            require(scores.classes <= n_classes, problem)
     return scores
 
 

@@ -20,7 +20,7 @@ from streammoe.pipeline.decoders import DecodedBatch, Values, decoder, event_of
 from streammoe.pipeline.feature_columns import FeatureColumns
 from streammoe.pipeline.presence import Presence
 from streammoe.pipeline.schema import Schema
-from streammoe.pipeline.scores import Scores, Spread
+from streammoe.pipeline.scores import Scores, Spread, new_scores
 from streammoe.pipeline.writing import PredictionWriter, predicted
 from streammoe.ports import Batch, DeadLetter, Predictions, enveloped
 from streammoe.types import BoolArray, FloatArray, IntArray
@@ -106,7 +106,7 @@ class Pipeline:
         self,
         model: MixtureOfExperts,
         schema: Schema,
-        scores: Scores,
+        scores: Scores | None = None,
         predictions: PredictionWriter | None = None,
         *,
         is_pretrained: bool = False,
@@ -114,7 +114,7 @@ class Pipeline:
         self.model = model
         self.schema = schema
         self.columns = FeatureColumns(model, schema, is_pretrained=is_pretrained)
-        self.scores = scores
+        self.scores = scores or new_scores(model, schema)
         self.predictions = predictions
         self._is_scored = False
         """Whether intervals of the present batch enter the scores."""

@@ -14,8 +14,10 @@ from streammoe.distributions import ExpertNoise
 from streammoe.distributions.mixtures import LEVELS
 from streammoe.engine.intervals import level_intervals
 from streammoe.errors import PoisonedModel
+from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.state import Trace
 from streammoe.persistence import Checkpoint
+from streammoe.pipeline.schema import Schema
 from streammoe.text import shown
 from streammoe.types import FloatArray
 
@@ -274,6 +276,11 @@ class ClassificationScores(Scores):
         require(sound, f"scores counts {shown(counts)} events of each class")
         self._counts = list(counts)
         return super().restore(state, arrays)
+
+
+def new_scores(model: MixtureOfExperts, schema: Schema) -> Scores:
+    """Return the scores of a model that has predicted nothing yet."""
+    return ClassificationScores() if model.is_classifier else PrequentialScores(len(schema.targets))
 
 
 def saved_scores(checkpoint: Checkpoint) -> Scores | None:

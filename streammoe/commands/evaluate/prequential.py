@@ -130,11 +130,7 @@ def evaluate(
         pass
     evaluation.stopped = stop is not None and stop.requested
     if not evaluation.stopped:
-        evaluation.check_learned(source_name, schema)
-        max_ratio = settings.dead_letters.max_ratio
-        evaluation.check_rejected(
-            source_name, max_ratio, instead="no scores", remedy="To score the others nevertheless"
-        )
+        evaluation.check(source_name, settings, instead="no scores", remedy="To score the others nevertheless")
     if isinstance(scores, _AllScores):
         seconds -= scores.seconds
         evaluation.intervals, evaluation.crps = scores.of_intervals(schema.targets), scores.crps.means()["running"]
