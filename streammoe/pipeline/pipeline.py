@@ -6,9 +6,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -70,33 +71,38 @@ def joined_results(results: Sequence[BatchResult]) -> BatchResult:
     )
 
 
-class Rival(Protocol):
+@dataclass
+class Rival:
     """A model that predicts next to the own one, and learns nothing from the events."""
 
-    @property
-    def version(self) -> int:
-        """Above 0; rows of predictions name it."""
+    version: int
+    """Above 0; rows of predictions name it."""
+    model: MixtureOfExperts
+    prefer: Callable[[FloatArray, FloatArray], BoolArray]
+    """Returns which events it should predict, by the losses of the own model, NaN where nothing was learned, and its.
 
-    @property
-    def model(self) -> MixtureOfExperts:
-        """For its classes and noise."""
+    It is called once for each event, in order."""
+    failure: str = ""
+    """Why it does not predict any more, if it could not score events."""
 
-    def score(
-        self,
-        fields: Sequence[str],
-        X: FloatArray,
-        targets: Any,
-        texts: Mapping[str, Sequence[str | None]],
-        *,
-        traced: bool,
-    ) -> Outcome | None:
+    def score(self, fields: Sequence[str], X: FloatArray, targets: Any, **how: Any) -> Outcome | None:
         """Do what `MixtureOfExperts.score_rows` does; None if it cannot."""
+        if self.failure:
+            return None
+        try:
+            return self.model.score_rows(fields, X, targets, **how)
+        except Exception as error:  # noqa: BLE001 - whatever another process has written, learning goes on
+            self.failure = f"{type(error).__name__}: {error}"
+            return None
 
     def choose(self, own: FloatArray, scored: Outcome) -> BoolArray:
-        """Return which of these events it predicts, given the losses of the own model, NaN where nothing was learned.
-
-        It is called once for each event, in order.
-        """
+        """Return which of these events it predicts."""
+        chosen = self.prefer(own, scored.losses)
+        # Beyond these limits sums of losses would soon be infinite.
+        sound = (np.abs(scored.predictions) <= 1e100).all(axis=1)  # false for NaN as well
+        if not self.model.is_classifier:
+            sound &= ~(scored.losses > 1e200)
+        return chosen & sound
 
 
 class Pipeline:
@@ -232,7 +238,7 @@ class Pipeline:
             targets = _picked(targets, kept) if isinstance(targets, list) else targets[kept]
         learned = LearnedRows(rows, outcome, n, classes, targets if isinstance(targets, list) else None)
         rival = self.rival
-        scored = None if rival is None else rival.score(fields, X, targets, texts, traced=self._is_traced)
+        scored = None if rival is None else rival.score(fields, X, targets, texts=texts, traced=self._is_traced)
         if rival is None or scored is None:
             return learned
         # What it says of an event that was not learned, such as one without weight, is no loss.
