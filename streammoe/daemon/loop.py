@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from streammoe.daemon.checkpoints import Checkpoints, learned_digest
@@ -144,6 +143,9 @@ class Daemon:
             self._on_batch(self.source.progress())
             if self._begin(stop):
                 self._learn(stop)
+        except (TooManyBadRecords, ModelJumped, SourceError):
+            self._outputs.flush_letters()  # which say why
+            raise
         finally:
             if self.observer is not None:
                 self.observer.close()
@@ -230,8 +232,7 @@ class Daemon:
         processed = state.process(batch)
         self._outputs.write(processed.letters)
         _report(state, batch, processed, was_warming_up=was_warming_up, drifts=drifts)
-        with self._letters_kept():
-            state.bad_records.judge(processed.bad, processed.latest_rejection)
+        state.bad_records.judge(processed.bad, processed.latest_rejection)
         state.count(batch, processed)
         self.checkpoints.add(len(batch) + batch.skipped)
         self._processed += len(batch)
@@ -256,7 +257,6 @@ class Daemon:
                 extra={"event": "jumped"},
             )
             return
-        self._outputs.flush_letters()
         good = self.checkpoints.go_back(jump.sound)
         if good is None:
             raise ModelJumped(
@@ -278,9 +278,8 @@ class Daemon:
         """
         outcomes, reasons = self.state.outcomes, self.state.reasons
         if not stop.requested:
-            with self._letters_kept():
-                self.state.bad_records.judge_end()
-                self._require_targets()
+            self.state.bad_records.judge_end()
+            self._require_targets()
         if outcomes["rejected"] and not outcomes["learned"]:
             LOGGER.warning(
                 "nothing was learned: %d records were rejected (%s); see the dead letters, correct the files or the "
@@ -307,15 +306,6 @@ class Daemon:
             f"{some_of(self.model.fields)}. Correct the settings or the data, and start again"
             f"{' with --fresh' if is_saved else ''}"
         )
-
-    @contextmanager
-    def _letters_kept(self) -> Iterator[None]:
-        """Make dead letters durable if a judgement ends the run, since they say why."""
-        try:
-            yield
-        except (TooManyBadRecords, SourceError):
-            self._outputs.flush_letters()
-            raise
 
     def _publish(self) -> None:
         """Show what has been learned and counted."""

@@ -235,11 +235,15 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
             f"{settings.checkpoint.dir}: the configuration does not match the checkpoint: {'; '.join(differing)}. "
             f"{why} it back, set checkpoint.dir to another folder, or start over with --fresh"
         )
+    return _restored(settings, checkpoint, "model")
+
+
+def _restored(settings: Settings, checkpoint: Checkpoint, what: str) -> MixtureOfExperts:
+    """Restore a model whose settings, as the checkpoint has them, equal the current ones."""
     model = model_of(checkpoint, settings.checkpoint.dir)
     with restoring(settings.checkpoint.dir):
-        # The settings saved with it equal the current ones.
         found = list(differences(model, model_from(settings), settings, resumed=True))
-        require(not found, f"its model contradicts its settings: {'; '.join(found)}")
+        require(not found, f"its {what} contradicts its settings: {'; '.join(found)}")
     model.take_over(settings.model)
     return model
 
@@ -278,28 +282,21 @@ def _resume_challenger(state: RunState, settings: Settings, checkpoint: Checkpoi
             LOGGER.warning("there is no [challenger] any more, so that of the checkpoint is dropped")
             state.note("challenger dropped")
         return
-    own, champion = settings.exchanged(), state.model
-    model, where = model_from(own), settings.checkpoint.dir
+    own, champion, schema = settings.exchanged(), state.model, state.pipeline.schema
     before = {} if checkpoint is None else checkpoint.metadata["settings"].get("challenger", {})
     if found is None or (differing := [*_conflicts("model", before, own)]):
         why = "" if found is None else f"; the one of the checkpoint had other settings: {'; '.join(differing)}"
         LOGGER.info("a challenger begins to learn%s", why.replace("model.", "challenger."))
+        pipeline, champion_scores, missed = Pipeline(model_from(own), schema), new_scores(champion, schema), 0
         if champion.fields:  # else both find them in the first record
             kinds = [champion.column_kinds[name] for name in champion.fields]
-            model.learner.set_columns(champion.fields, kinds, champion.awaited)
-        scores, missed = None, 0
-        champion_scores = new_scores(champion, state.pipeline.schema)
+            pipeline.model.learner.set_columns(champion.fields, kinds, champion.awaited)
         state.note("challenger began")
     else:
         part, of_champion = found
-        like, model = model, model_of(part, where)
-        with restoring(where):
-            contradictions = [*differences(model, like, own, resumed=True)]
-            require(not contradictions, f"its challenger contradicts its settings: {'; '.join(contradictions)}")
-        model.take_over(own.model)
-        scores, champion_scores = scores_of(settings, part, model), scores_of(settings, of_champion, champion)
-        missed = part.metadata["missed"]
-    pipeline = Pipeline(model, state.pipeline.schema, scores)
+        model = _restored(own, part, "challenger")
+        pipeline = Pipeline(model, schema, scores_of(settings, part, model))
+        champion_scores, missed = scores_of(settings, of_champion, champion), part.metadata["missed"]
     pipeline.presence = None
     state.pipeline.challenger = Challenger(pipeline, champion_scores, missed)
 
