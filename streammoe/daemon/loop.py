@@ -108,8 +108,7 @@ class Daemon:
         metrics.follow(source.status)
         if status is not None:
             status.follow(source.status, lambda: (self.checkpoints.unsaved, self.checkpoints.seconds_to_next))
-        if state.pipeline.presence is not None:
-            metrics.show_columns(state.pipeline.presence)
+        metrics.show_columns(state.pipeline.presence)
         self._health.source_refused = lambda: source.status().refused
         self._publish()
 
@@ -319,13 +318,12 @@ class Daemon:
     def _summary(self, seconds: float) -> Summary:
         state = self.state
         counts = {outcome: state.outcomes[outcome] for outcome in OUTCOMES}
-        presence = state.pipeline.presence
         return Summary(
             events=sum(counts.values()) + state.pending,
             **counts,
             pending=state.pending,
             model_events=self.model.n,
-            vanished={} if presence is None else presence.vanished,
+            vanished=state.pipeline.presence.vanished,
             scores=state.pipeline.scores.summary(),
             events_per_second=self._processed / max(seconds, 1e-9),
             checkpoint=self.checkpoints.path,

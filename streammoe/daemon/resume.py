@@ -297,7 +297,6 @@ def _resume_challenger(state: RunState, settings: Settings, checkpoint: Checkpoi
         model = _restored(own, part, "challenger")
         pipeline = Pipeline(model, schema, scores_of(settings, part, model))
         champion_scores, missed = scores_of(settings, of_champion, champion), part.metadata["missed"]
-    pipeline.presence = None
     state.pipeline.challenger = Challenger(pipeline, champion_scores, missed)
 
 

@@ -132,8 +132,8 @@ class Pipeline:
         """Whether rows of predictions say which model has made them."""
         self.challenger: Challenger | None = None
         """Another model that learns the same batches, and never predicts for others."""
-        self.presence: Presence | None = Presence()
-        """Of the features in the events of this run; ``None`` where others follow it."""
+        self.presence = Presence()
+        """Of the features in the events of this run."""
 
     @property
     def may_fit(self) -> bool:
@@ -247,8 +247,6 @@ class Pipeline:
 
     def _follow(self, batch: Batch, decoded: DecodedBatch) -> None:
         """Warn of features that have vanished from the events with a target, which come once even if joined."""
-        if self.presence is None:
-            return
         X, texts, rows = decoded.X, decoded.texts, decoded.rows
         lacks = np.isnan(decoded.Y).any(axis=1)
         if decoded.labels is not None and None in decoded.labels:

@@ -139,8 +139,7 @@ def evaluate(
     for peer in peers:
         evaluation.add_row(peer.name, np.array(peer.scores), peer.seconds, peer.failure)
     evaluation.add_row("most frequent class" if classify else "running mean", baseline.values())
-    if pipeline.presence is not None:
-        evaluation.vanished = pipeline.presence.vanished
+    evaluation.vanished = pipeline.presence.vanished
     return evaluation
 
 
