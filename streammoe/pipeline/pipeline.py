@@ -152,10 +152,10 @@ class Pipeline:
         self._is_scored = self.scores.every > 0 and first >= self._scored_from
         ledger, learned = self.learn(batch)
         for each in learned:
-            self._report(ledger, each)
+            self._report(batch, each)
         if self._is_scored:
             self._scored_from = first + self.scores.every * (self.model.n - first)
-        return ledger.to_result()
+        return ledger.to_result(learned)
 
     def learn(self, batch: Batch) -> tuple[Ledger, list[LearnedRows]]:
         """Do what `process` does, but neither score nor write predictions; return what became of the records."""
@@ -286,15 +286,10 @@ class Pipeline:
                 lags[at] = batch.lags[i]
         return lags
 
-    def _report(self, ledger: Ledger, each: LearnedRows) -> None:
-        """Score events, write their predictions and count them, in runs that one model with the same classes said."""
+    def _report(self, batch: Batch, each: LearnedRows) -> None:
+        """Score events and write their predictions, in runs that one model with the same classes said."""
         rows, own, n, classes, labels, rival = each
         learned = own.learned
-        ledger.losses.append(own.losses[learned])
-        ledger.learned += int(learned.sum())
-        ledger.used += len(rows)
-        if own.lags is not None:
-            ledger.lags.update((int(rows[at]), own.lags[at]) for at in np.flatnonzero(~learned))
         by_rival = np.zeros(len(rows), np.bool_) if rival is None else rival[0].choose(own.losses, rival[1])
         met = np.zeros(len(rows)) if labels is None else np.where(learned, own.targets[:, 0] + 1, 0)
         known = np.maximum.accumulate(np.concatenate([[classes], met]).astype(np.int64))[:-1]
@@ -309,10 +304,10 @@ class Pipeline:
             self._score(model, said.losses[piece], predictions, trace, own.targets[piece], learned[piece])
             if (writer := self.predictions) is None:
                 continue
-            keys = ledger.batch.keys
+            keys = batch.keys
             writer.write(
                 Predictions(
-                    locations=ledger.batch.locations_at(rows[piece]),
+                    locations=batch.locations_at(rows[piece]),
                     keys=keys and _picked(keys, rows[piece]),
                     versions=versions[piece],
                     global_versions=np.full(stop - start, version) if self.may_have_rival else None,
@@ -374,10 +369,6 @@ class Ledger:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.learned = 0
-        self.used = 0
-        self.losses: list[FloatArray] = []
-        self.lags: dict[int, FloatArray] = {}
         self._letters: dict[int, DeadLetter] = {}
 
     def reject(self, i: int, stage: str, reason: str, detail: str) -> None:
@@ -399,20 +390,28 @@ class Ledger:
         headers = None if batch.headers is None else batch.headers[i]
         self._letters[i] = enveloped(letter, key, headers)
 
-    def to_result(self) -> BatchResult:
-        """Return the totals, and the letters in the order of the records wherever the stream was cut."""
+    def to_result(self, used: Sequence[LearnedRows]) -> BatchResult:
+        """Return the totals, and the letters in the order of the records wherever the stream was cut.
+
+        Args:
+            used: the other records.
+        """
         rejected = sorted(self._letters)
         letters = [self._letters[i] for i in rejected]
         bad = np.zeros(len(self.batch), dtype=np.bool_)
         bad[rejected] = True
+        losses = np.concatenate([np.zeros(0), *(each.outcome.losses[each.outcome.learned] for each in used)])
+        lags: dict[int, FloatArray] = {}
+        for rows, outcome, *_ in used:
+            if outcome.lags is not None:
+                lags |= {int(rows[at]): outcome.lags[at] for at in np.flatnonzero(~outcome.learned)}
         outcomes = Counter(
-            learned=self.learned,
-            predicted_only=self.used - self.learned,
+            learned=len(losses),
+            predicted_only=sum(len(each.rows) for each in used) - len(losses),
             rejected=len(letters),
             skipped=self.batch.skipped,
         )
-        losses = np.concatenate(self.losses) if self.losses else np.zeros(0)
-        return BatchResult(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses, self.lags)
+        return BatchResult(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses, lags)
 
 
 def _picked(values: Sequence[Item], at: IntArray) -> list[Item]:

@@ -310,7 +310,7 @@ FAULTS = {
         Fault("saving-not-tried-again", "if left <= 0 or self.stop.requested:", "if True:"),
     ],
     "pipeline": [
-        Fault("predicted-counted-twice", "predicted_only=self.used - self.learned", "predicted_only=self.used"),
+        Fault("predicted-counted-twice", "for each in used) - len(losses)", "for each in used)"),
         Fault("weight-ignored", "weights[given] = good[given, -1]", "weights[given] = 1.0"),
         Fault("row-version-of-after", "n + np.cumsum(learned) - learned", "n + np.cumsum(learned)"),
         Fault("letters-in-order-of-checks", "rejected = sorted(self._letters)", "rejected = list(self._letters)"),
@@ -385,8 +385,8 @@ FAULTS = {
         ),
         Fault(
             "guard-sees-the-rival",
-            "losses.append(own.losses[learned",
-            "losses.append((own if rival is None else rival[1]).losses[learned",
+            "*(each.outcome.losses[",
+            "*((each.outcome if each.rival is None else each.rival[1]).losses[",
         ),
     ],
     "challengers": [

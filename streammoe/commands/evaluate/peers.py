@@ -7,7 +7,7 @@ import importlib
 import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from river import base, multiclass, preprocessing
@@ -45,15 +45,12 @@ class Peer:
 
     Args:
         name: name in the table.
-        make: creates a learner.
+        learner: its class.
         classify: whether targets are labels.
         outputs: number of targets.
-        takes_text: whether the learner accepts texts.
     """
 
-    def __init__(
-        self, name: str, make: Callable[[], Any], *, classify: bool, outputs: int = 1, takes_text: bool = False
-    ) -> None:
+    def __init__(self, name: str, learner: type[Any], *, classify: bool, outputs: int) -> None:
         self.name = name
         self.scores: list[float] = []
         """Squared errors, or whether it was right."""
@@ -61,9 +58,12 @@ class Peer:
         self.failure: str | None = None
         """Why the learner failed, if it did."""
         self._classify = classify
-        self._takes_text = takes_text
+        self._takes_text = learner.__name__ in TAKE_TEXT
         self._scaler = preprocessing.StandardScaler()
-        self._models = [make() for _ in range(outputs)]
+        given = {"seed": 0} if _takes(learner, "seed") else {}
+        self._models = [learner(**given) for _ in range(outputs)]
+        if classify and not self._models[0]._multiclass:  # noqa: SLF001 - River has no other way to ask
+            self._models = list(map(multiclass.OneVsRestClassifier, self._models))
         self._takes_weights = _takes(self._models[0], "w")
 
     def run(self, events: Sequence[Event]) -> None:
@@ -119,15 +119,7 @@ def make_peer(name: str, *, classify: bool, outputs: int) -> Peer:
         hint = f"did you mean {PREFIX}{near[0]}?" if near else f"choose one of {', '.join(sorted(known))}"
         task = "classifier" if classify else "regressor"
         raise ConfigError(f"--against {name!r}: must be a River {task}; {hint}")
-    learner = found[1]
-    given = {"seed": 0} if _takes(learner, "seed") else {}
-    wrap = classify and not learner(**given)._multiclass  # noqa: SLF001 - River has no other way to ask
-
-    def make() -> Any:
-        model = learner(**given)
-        return multiclass.OneVsRestClassifier(model) if wrap else model
-
-    return Peer(f"river {short}", make, classify=classify, outputs=outputs, takes_text=short in TAKE_TEXT)
+    return Peer(f"river {short}", found[1], classify=classify, outputs=outputs)
 
 
 def learners(*, classify: bool) -> Mapping[str, tuple[str, type[Any]]]:
