@@ -26,7 +26,7 @@ from streammoe.daemon.status import Status
 from streammoe.errors import ConfigError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile
-from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
+from streammoe.pipeline.overlapped import OverlappedPredictions, n_cores
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_restart
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import Batch, DeadLetterSink, Position, PredictionSink, Recovered, Source
@@ -177,7 +177,7 @@ def _prediction_writer(settings: Settings, health: Health) -> PredictionWriter |
         case PredictionFileSettings():
             sink: PredictionSink = JsonlPredictions(predictions.path)
             # What another thread waits for does not keep learning waiting.
-            sink = OverlappedPredictions(sink) if has_other_core() else sink
+            sink = OverlappedPredictions(sink) if n_cores() > 1 else sink
         case _:
             sink = cast("PredictionSink", connectors(PREDICTIONS)[predictions.kind](predictions, (settings.source,)))
     wait.rejection = lambda: sink.rejection

@@ -69,17 +69,8 @@ class _Half(NamedTuple):
     is_label: bool
     """Whether there is a target."""
     key: str | None
-    problem: tuple[str, str] = (NO_KEY, "")
-    """Reason and detail where there is no key."""
-
-
-class _Expired(NamedTuple):
-    """A record that waited in vain."""
-
-    waiting: _WaitingRecord
-    why: str
-    before: int
-    """Number of records of the latest joined batch that had passed before."""
+    problem: Unreadable | None = None
+    """Why there is no key, if there is none."""
 
 
 class LabelJoin:
@@ -113,7 +104,8 @@ class LabelJoin:
         self._rejected = 0  # number of waiting records that have been rejected
         self._passed: list[tuple[int, _WaitingRecord]] = []
         """Features that passed in the latest batch, each with its index in the joined batch."""
-        self._expired: list[_Expired] = []  # records that expired in the latest batch
+        self._expired: list[tuple[int, _WaitingRecord, str]] = []
+        """Those that expired in the latest batch, after so many records of the joined one, and why."""
         self._n_passed = 0  # records of the latest joined batch so far
         self._warned = False
         self._n_taken = 0  # records of the latest batch that were joined
@@ -197,12 +189,12 @@ class LabelJoin:
             waiting.lags = processed.lags.get(at)
         outcomes = processed.outcomes.copy()
         outcomes["predicted_only"] -= len(self._passed) - len(rejected)
-        expired = [each for each in self._expired if not each.waiting.rejected]
+        expired = [each for each in self._expired if not each[1].rejected]
         outcomes["expired"] = len(expired)
         letters = processed.letters
         if self.settings.keep_expired and expired:
             # In the order of the stream, wherever it was cut: before the record at which they expired.
-            kept = [(each.before, 0, self._letter(each)) for each in expired]
+            kept = [(before, 0, self._letter(waiting, why)) for before, waiting, why in expired]
             kept += [(at, 1, own) for at, own in zip(np.flatnonzero(processed.bad).tolist(), letters, strict=True)]
             letters = [letter for *_, letter in sorted(kept, key=lambda each: each[:2])]
         self._passed, self._expired = [], []
@@ -268,7 +260,7 @@ class LabelJoin:
         has_features = self._has_features(fields)
         if key is None:
             is_event = is_label and has_features
-            yield _Joined(i, record, unreadable=None if is_event else Unreadable(*problem, record.rstrip(b"\r\n")))
+            yield _Joined(i, record, unreadable=None if is_event else problem)
             return
         other = self._waiting.get(key)
         if other is not None and other.is_label != is_label:
@@ -334,13 +326,12 @@ class LabelJoin:
 
     def _expire(self, waiting: _WaitingRecord, why: str) -> None:
         self._remove(waiting)
-        self._expired.append(_Expired(waiting, why, self._n_passed))
+        self._expired.append((self._n_passed, waiting, why))
 
-    def _letter(self, expired: _Expired) -> DeadLetter:
+    def _letter(self, waiting: _WaitingRecord, why: str) -> DeadLetter:
         """Return the dead letter of a record, which no decoder is named for since it is half of an event."""
-        waiting = expired.waiting
         half, other = ("a label", "features") if waiting.is_label else ("features", "their label")
-        detail = f"{half} with {self._key} = {shown(waiting.key)} waited in vain for {other}: {expired.why}"
+        detail = f"{half} with {self._key} = {shown(waiting.key)} waited in vain for {other}: {why}"
         letter = DeadLetter(_LOCATION.decode(waiting.location), JOIN, EXPIRED, detail, waiting.record)
         return enveloped(letter, waiting.record_key, waiting.headers)
 
@@ -360,12 +351,12 @@ class LabelJoin:
         try:
             key = category(value, self._key, VERBATIM)
         except InvalidEvent as error:
-            return _Half(fields, is_label, None, (error.reason, str(error)))
+            return _Half(fields, is_label, None, Unreadable(error.reason, str(error), record.rstrip(b"\r\n")))
         if key is None:
             detail = (
                 f"record {shown(record.decode(errors='replace').strip())} has no {self._key!r}, which labels.key names"
             )
-            return _Half(fields, is_label, None, (NO_KEY, detail))
+            return _Half(fields, is_label, None, Unreadable(NO_KEY, detail, record.rstrip(b"\r\n")))
         return _Half(fields, is_label, key)
 
     def _has_features(self, fields: Mapping[str, msgspec.Raw]) -> bool:
