@@ -125,6 +125,7 @@ def table(result: FileFit, out: Path | None) -> str:
     fit = result.fit
     score = ("accuracy", fit.accuracy) if fit.rmse is None else ("RMSE", fit.rmse)
     rounds = f"{fit.rounds:,} round{'' if fit.rounds == 1 else 's'}"
+    ended = "converged" if fit.converged else "not converged"
     shares = "  ".join(f"{share:.3f}" for share in fit.model.masses)
     options = fit.model.options
     chosen = f"selected from 1 to {options.most_experts}" if options.is_choosing and fit.start == "warmup" else ""
@@ -141,16 +142,12 @@ def table(result: FileFit, out: Path | None) -> str:
     width = max(len(value) for _, value, _ in lines)
     return "\n".join(
         [
-            f"{result.source}: {fit.n:,} rows fitted, {rounds}, {_ending(fit)}",
+            f"{result.source}: {fit.n:,} rows fitted, {rounds}, {ended} ({fit.reason})",
             "",
             *(f"{name:12}{value:{width}}  {note}".rstrip() for name, value, note in lines),
             *(["", *result.records.notes()] if result.records.notes() else []),
         ]
     )
-
-
-def _ending(fit: Fit) -> str:
-    return f"{'converged' if fit.converged else 'not converged'} ({fit.reason})"
 
 
 def to_json(result: FileFit, out: Path | None) -> str:
