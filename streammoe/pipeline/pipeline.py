@@ -291,14 +291,16 @@ class Pipeline:
         rows, own, n, classes, labels, rival = each
         learned = own.learned
         by_rival = np.zeros(len(rows), np.bool_) if rival is None else rival[0].choose(own.losses, rival[1])
-        met = np.zeros(len(rows)) if labels is None else np.where(learned, own.targets[:, 0] + 1, 0)
-        known = np.maximum.accumulate(np.concatenate([[classes], met]).astype(np.int64))[:-1]
+        known = np.full(len(rows), classes)
+        if labels is not None and self.predictions is not None:
+            met = np.where(learned, own.targets[:, 0] + 1, 0)
+            known = np.maximum.accumulate(np.concatenate([[classes], met]).astype(np.int64))[:-1]
         versions = n + np.cumsum(learned) - learned
         cuts = np.flatnonzero(np.diff(by_rival) | (np.diff(known) > 0)) + 1
         for start, stop in pairwise(sorted({0, *cuts.tolist(), len(rows)})):
             piece, model, said, version, M = slice(start, stop), self.model, own, 0, int(known[start])
             if rival is not None and by_rival[start]:
-                (model, version), said = (rival[0].model, rival[0].version), rival[1]
+                model, said, version = rival[0].model, rival[1], rival[0].version
                 M = len(model.output_names)
             trace, predictions = Trace(*(part[piece] for part in said.trace)), said.predictions[piece]
             self._score(model, said.losses[piece], predictions, trace, own.targets[piece], learned[piece])
