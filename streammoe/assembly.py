@@ -26,9 +26,8 @@ from streammoe.daemon.status import Status
 from streammoe.errors import ConfigError
 from streammoe.persistence import Checkpoint, CheckpointStore, FolderLock
 from streammoe.pipeline.dead_letters import DeadLetterFile
-from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
+from streammoe.pipeline.overlapped import OverlappedPredictions, n_cores
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_restart
-from streammoe.pipeline.sink_wait import Answer
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import Batch, DeadLetterSink, Position, PredictionSink, Recovered, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
@@ -178,7 +177,7 @@ def _prediction_writer(settings: Settings, health: Health) -> PredictionWriter |
         case PredictionFileSettings():
             sink: PredictionSink = JsonlPredictions(predictions.path)
             # What another thread waits for does not keep learning waiting.
-            sink = OverlappedPredictions(sink) if has_other_core() else sink
+            sink = OverlappedPredictions(sink) if n_cores() > 1 else sink
         case _:
             sink = cast("PredictionSink", connectors(PREDICTIONS)[predictions.kind](predictions, (settings.source,)))
     wait.rejection = lambda: sink.rejection
@@ -197,10 +196,7 @@ def _dead_letters(settings: Settings, health: Health) -> DeadLetterSink:
 def _recovered(sink: PredictionSink, found: tuple[int, Checkpoint] | None, health: Health) -> Recovered:
     """Ask the sink which checkpoint's predictions were committed, however long that takes."""
     position: Position | None = None if found is None else found[1].metadata["positions"][0]
-    wait, recovered = health.waits["predictions"], None
-    while recovered is None:
-        with wait.call(Answer.UNANSWERED):
-            recovered = sink.recover(POLL_SECONDS, position)
-        health.beat()
-    with wait.call():  # it has ended
+    with health.waits["predictions"].call():
+        while (recovered := sink.recover(POLL_SECONDS, position)) is None:
+            health.beat()
         return recovered

@@ -6,9 +6,10 @@ import csv
 import io
 import json
 from collections import Counter
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import click
 
@@ -20,15 +21,6 @@ from streammoe.pipeline.dead_letters import letters_in
 from streammoe.ports import DeadLetter
 from streammoe.settings import DeadLetterFileSettings, Settings
 from streammoe.text import printable
-
-
-class Contents(NamedTuple):
-    """The letters of a daemon that were asked for."""
-
-    counts: list[tuple[str, str, int]]
-    """Reason, stage, and the number of letters with them; the most frequent first."""
-    unreadable: int
-    """Number of lines that are not letters."""
 
 
 class Records:
@@ -84,8 +76,8 @@ class Records:
 
 def read_contents(
     settings: Settings, *, reason: str | None = None, place: str | None = None, records: Records | None = None
-) -> Contents:
-    """Count the letters of a daemon.
+) -> dict[str, Any]:
+    """Count the letters of a daemon; return JSON values: by reason and stage, the most frequent first.
 
     Args:
         settings: of the daemon.
@@ -121,31 +113,23 @@ def read_contents(
             "writes them"
         )
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return Contents([(*key, count) for key, count in ordered], unreadable)
+    return {
+        "letters": counts.total(),
+        "unreadable": unreadable,
+        "counts": [{"reason": reason, "stage": stage, "letters": n} for (reason, stage), n in ordered],
+    }
 
 
-def contents_text(contents: Contents) -> str:
-    """Format the counts as a table."""
-    rows = [(printable(reason), printable(stage), n) for reason, stage, n in contents.counts]
+def contents_text(found: Mapping[str, Any]) -> str:
+    """Format what `read_contents` returns as a table."""
+    rows = [(printable(each["reason"]), printable(each["stage"]), each["letters"]) for each in found["counts"]]
     width = max([len("reason"), *(len(reason) for reason, _, _ in rows)])
-    rows.append(("all", "", sum(n for _, _, n in rows)))
+    rows.append(("all", "", found["letters"]))
     lines = [f"{'reason':{width}}  {'stage':8}  {'letters':>9}"]
     lines += [f"{reason:{width}}  {stage:8}  {n:>9,}" for reason, stage, n in rows]
-    if contents.unreadable:
-        lines += [
-            "",
-            f"{contents.unreadable:,} line(s) are not letters, such as a partial line left by a killed process",
-        ]
+    if n := found["unreadable"]:
+        lines += ["", f"{n:,} line(s) are not letters, such as a partial line left by a killed process"]
     return "\n".join(lines)
-
-
-def contents_json(contents: Contents) -> dict[str, object]:
-    """Return the contents as JSON values."""
-    return {
-        "letters": sum(n for _, _, n in contents.counts),
-        "unreadable": contents.unreadable,
-        "counts": [{"reason": reason, "stage": stage, "letters": n} for reason, stage, n in contents.counts],
-    }
 
 
 def place_in_words(location: object) -> str:
@@ -189,8 +173,8 @@ def command(
     settings = load_settings(config, overrides=overrides)
     check_outputs({"--out": out}, settings, [("the configuration", config)])
     records = None if out is None else Records()
-    contents = read_contents(settings, reason=reason, place=place, records=records)
-    found, lines = contents_json(contents), [contents_text(contents)]
+    found = read_contents(settings, reason=reason, place=place, records=records)
+    lines = [contents_text(found)]
     if out is not None and records is not None:
         done = {"written": records.write(out), "repeated": records.repeated, "incomplete": records.incomplete}
         found |= done

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -109,8 +109,9 @@ def _check_losses(
     """
     where = f"checkpoint folder {store.folder}"
     by_hand = "to go back nevertheless, move the later checkpoints away by hand"
-    source_classes = connectors()
-    if not all(_is_replayable(each, source_classes) for each in (checkpoint, *later.values())):
+    read = [each.metadata.get("positions", []) for each in (checkpoint, *later.values())]
+    kinds = {str(position.get("kind")) for position in chain(*read) if position is not None}
+    if not all(getattr(connectors().get(kind), "replayable", True) for kind in kinds):
         raise CheckpointError(
             f"{where}: its source, such as stdin, cannot be read again: events learned after generation {target} "
             f"would be lost. Nothing was changed; {by_hand}"
@@ -130,12 +131,6 @@ def _check_losses(
             f"have been; from generation {target} they would be made again, and be seen twice. Nothing was changed; "
             "a start goes back automatically if a transaction is missing, and --fresh starts over"
         )
-
-
-def _is_replayable(checkpoint: Checkpoint, source_classes: Mapping[str, Any]) -> bool:
-    """Return whether the records after a checkpoint can be read again from their source."""
-    positions = [position for position in checkpoint.metadata.get("positions", []) if position is not None]
-    return all(getattr(source_classes.get(str(each.get("kind"))), "replayable", True) for each in positions)
 
 
 def _n_records(checkpoint: Checkpoint) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import logging
 from functools import partial
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streammoe.console import logged, progress_bar, setting_options
+from streammoe.console import echo_values, logged, progress_bar, setting_options
 from streammoe.errors import RetriableSinkError, SinkError
-from streammoe.text import printable, share_learned
+from streammoe.text import share_learned
 
 if TYPE_CHECKING:
     from streammoe.daemon.loop import Summary
@@ -65,12 +64,8 @@ def command(
         reload = Reload(hangup, load(), load, config)
         check_readable_files(reload.settings)
         result = _run(reload, stop, fresh=fresh, from_model=from_model, repeat_predictions=repeat_predictions)
-    if as_json:
-        click.echo(json.dumps(result.flat()))
-        return
-    for name, value in result.flat().items():
-        click.echo(f"{name:18} {_text(value)}")
-    if result.rejected:
+    echo_values(result.flat(), as_json=as_json)
+    if result.rejected and not as_json:
         click.echo(share_learned(result.learned, result.rejected, result.events - result.skipped))
 
 
@@ -107,9 +102,3 @@ def _run(reload: Reload, stop: StopFlag, *, fresh: bool, from_model: Path | None
                 stop.armed = False
                 LOGGER.warning("%s; going back to the last checkpoint whose rows are visible, with a new one", error)
                 opened = again  # as the next start after a crash
-
-
-def _text(value: object) -> str:
-    if isinstance(value, dict):
-        value = ", ".join(f"{printable(name)} {count}" for name, count in value.items()) or None
-    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

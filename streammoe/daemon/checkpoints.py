@@ -154,7 +154,13 @@ class Checkpoints:
 
     def save_if_due(self) -> None:
         """Save what was learned if it is time to."""
-        if self._is_due():
+        if not self.unsaved or self._must_defer():
+            return
+        # An endless source's first one records which files it reads before they rotate.
+        is_first = not self._start_is_saved and self._source.progress() is None
+        is_due = is_first or self._outputs.overdue or self.unsaved >= self.settings.every_events
+        # Where checkpoints take long, learning gets half of the time.
+        if is_due or self.seconds_to_next == 0.0:
             self.save()
 
     def save_move(self) -> None:
@@ -193,16 +199,6 @@ class Checkpoints:
         """Apply other settings, of which only some may have changed."""
         self.settings = settings
         self._store.keep = settings.keep
-
-    def _is_due(self) -> bool:
-        if not self.unsaved or self._must_defer():
-            return False
-        # An endless source's first one records which files it reads before they rotate.
-        is_first = not self._start_is_saved and self._source.progress() is None
-        if is_first or self._outputs.overdue or self.unsaved >= self.settings.every_events:
-            return True
-        # Where checkpoints take long, learning gets half of the time.
-        return self.seconds_to_next == 0.0
 
     def _must_defer(self) -> bool:
         """Whether a checkpoint would pass over records that may fail the run at the end of the source.

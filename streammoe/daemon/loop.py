@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from streammoe.daemon.checkpoints import Checkpoints, learned_digest
@@ -109,8 +108,7 @@ class Daemon:
         metrics.follow(source.status)
         if status is not None:
             status.follow(source.status, lambda: (self.checkpoints.unsaved, self.checkpoints.seconds_to_next))
-        if state.pipeline.presence is not None:
-            metrics.show_columns(state.pipeline.presence)
+        metrics.show_columns(state.pipeline.presence)
         self._health.source_refused = lambda: source.status().refused
         self._publish()
 
@@ -144,6 +142,9 @@ class Daemon:
             self._on_batch(self.source.progress())
             if self._begin(stop):
                 self._learn(stop)
+        except (TooManyBadRecords, ModelJumped, SourceError):
+            self._outputs.flush_letters()  # which say why
+            raise
         finally:
             if self.observer is not None:
                 self.observer.close()
@@ -230,8 +231,7 @@ class Daemon:
         processed = state.process(batch)
         self._outputs.write(processed.letters)
         _report(state, batch, processed, was_warming_up=was_warming_up, drifts=drifts)
-        with self._letters_kept():
-            state.bad_records.judge(processed.bad, processed.latest_rejection)
+        state.bad_records.judge(processed.bad, processed.latest_rejection)
         state.count(batch, processed)
         self.checkpoints.add(len(batch) + batch.skipped)
         self._processed += len(batch)
@@ -256,7 +256,6 @@ class Daemon:
                 extra={"event": "jumped"},
             )
             return
-        self._outputs.flush_letters()
         good = self.checkpoints.go_back(jump.sound)
         if good is None:
             raise ModelJumped(
@@ -278,9 +277,8 @@ class Daemon:
         """
         outcomes, reasons = self.state.outcomes, self.state.reasons
         if not stop.requested:
-            with self._letters_kept():
-                self.state.bad_records.judge_end()
-                self._require_targets()
+            self.state.bad_records.judge_end()
+            self._require_targets()
         if outcomes["rejected"] and not outcomes["learned"]:
             LOGGER.warning(
                 "nothing was learned: %d records were rejected (%s); see the dead letters, correct the files or the "
@@ -308,15 +306,6 @@ class Daemon:
             f"{' with --fresh' if is_saved else ''}"
         )
 
-    @contextmanager
-    def _letters_kept(self) -> Iterator[None]:
-        """Make dead letters durable if a judgement ends the run, since they say why."""
-        try:
-            yield
-        except (TooManyBadRecords, SourceError):
-            self._outputs.flush_letters()
-            raise
-
     def _publish(self) -> None:
         """Show what has been learned and counted."""
         state = self.state
@@ -329,13 +318,12 @@ class Daemon:
     def _summary(self, seconds: float) -> Summary:
         state = self.state
         counts = {outcome: state.outcomes[outcome] for outcome in OUTCOMES}
-        presence = state.pipeline.presence
         return Summary(
             events=sum(counts.values()) + state.pending,
             **counts,
             pending=state.pending,
             model_events=self.model.n,
-            vanished={} if presence is None else presence.vanished,
+            vanished=state.pipeline.presence.vanished,
             scores=state.pipeline.scores.summary(),
             events_per_second=self._processed / max(seconds, 1e-9),
             checkpoint=self.checkpoints.path,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from streammoe import batch
 from streammoe.distributions import Gaussian, noises
 from streammoe.engine.intervals import mixture_intervals
 from streammoe.estimators import MixtureOfExperts, MoEClassifier, MoEMultiTargetRegressor, MoERegressor
-from streammoe.experts import family_of
 from streammoe.kernels.batch import NEWTON_LIMIT, fit_softmax
 from streammoe.kernels.compile import compile_seconds
 from streammoe.model.level_means import LevelMeans
@@ -25,7 +23,6 @@ from streammoe.settings import Settings
 from streammoe.types import AnyArray, FloatArray
 
 LOGGER = logging.getLogger("streammoe.assembly")
-HEAVY_TAILED = [name for name in noises() if name != Gaussian.name]
 
 
 def compile_kernels(settings: Settings | None = None) -> None:
@@ -41,17 +38,22 @@ def compile_kernels(settings: Settings | None = None) -> None:
     logger = logging.getLogger("streammoe.estimators")
     was_disabled, logger.disabled = logger.disabled, True  # messages about these models would confuse users
     arguments: dict[str, Any] = {"warmup": 48, "standardize": True}
-    kinds: dict[str, tuple[Callable[..., MixtureOfExperts], dict[str, Any], Any]] = {
-        "regressor": (MoERegressor, {}, y),
-        **{name: (MoERegressor, {"expert": name}, y) for name in HEAVY_TAILED},
-        "diagonal": (MoEMultiTargetRegressor, {"expert": "gaussian"}, np.column_stack([y, X[:, 0]])),
-        "full": (MoEMultiTargetRegressor, {"expert": Gaussian("full")}, np.column_stack([y, X[:, 0]])),
-        "classifier": (MoEClassifier, {}, np.digitize(y, [-0.5, 0.5])),
+    targets: dict[type, Any] = {
+        MoERegressor: y,
+        MoEMultiTargetRegressor: np.column_stack([y, X[:, 0]]),
+        MoEClassifier: np.digitize(y, [-0.5, 0.5]),
     }
-    selected = kinds if settings is None else [_kind(settings)]
+    kinds: list[tuple[Any, dict[str, Any]]] = [
+        *((MoERegressor, {"expert": name}) for name in noises()),
+        *((MoEMultiTargetRegressor, {"expert": Gaussian(covariance)}) for covariance in ("diagonal", "full")),
+        (MoEClassifier, {}),
+    ]
+    if settings is not None:
+        options = settings.model
+        kinds = [(_estimator(settings), {"expert": options.expert} if isinstance(options, RegressorOptions) else {})]
     try:
-        for kind in selected:
-            estimator, more, target = kinds[kind]
+        for estimator, more in kinds:
+            target = targets[estimator]
             for K in (1, 2):
                 model = estimator(n_experts=K, **arguments, **more)
                 model.learn_array(X, target)
@@ -92,14 +94,10 @@ def _fit_many_features() -> None:
     fit_softmax(rows.copy(), 1.0, np.ones(p), rows, (2.0, 1.0), np.ones((4, 4)), np.ones((4, p)), 3, 1)
 
 
-def _kind(settings: Settings) -> str:
-    """Return the kind of kernels that the settings need, as named in `compile_kernels`."""
-    model, several = settings.model, len(settings.schema.targets) > 1
-    if not isinstance(model, RegressorOptions):
-        return model.kind
-    if not isinstance(model.expert, Gaussian):
-        return family_of(model.expert).name  # regardless of the number of outputs
-    return model.expert.covariance if several else model.kind
+def _estimator(settings: Settings) -> type[MixtureOfExperts]:
+    if settings.model.kind == "classifier":
+        return MoEClassifier
+    return MoEMultiTargetRegressor if len(settings.schema.targets) > 1 else MoERegressor
 
 
 def schema_of(settings: Settings) -> Schema:
@@ -116,8 +114,6 @@ def n_lags(settings: Settings) -> int:
 
 def model_from(settings: Settings) -> MixtureOfExperts:
     """Create the model that the settings describe."""
-    regressor = MoEMultiTargetRegressor if len(settings.schema.targets) > 1 else MoERegressor
-    estimator: type[MixtureOfExperts] = MoEClassifier if settings.model.kind == "classifier" else regressor
     options: dict[str, Any] = {
         name: getattr(settings.model, name) for name in type(settings.model).model_fields if name != "kind"
     }
@@ -126,7 +122,7 @@ def model_from(settings: Settings) -> MixtureOfExperts:
     lists: dict[str, Any] = {
         name: tuple(getattr(settings.schema, name)) for name in ("categorical", "timestamps", "numeric")
     }
-    model = estimator(**options, **lists)
+    model = _estimator(settings)(**options, **lists)
     if isinstance(model, MoEMultiTargetRegressor):
         model.set_targets(settings.schema.targets)
     return model

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from streammoe.pipeline.sink_wait import Answer, SinkWait
-from streammoe.ports import DeadLetter, DeadLetterSink, Position, PredictionSink, Sink
+from streammoe.pipeline.sink_wait import SinkWait
+from streammoe.ports import DeadLetter, DeadLetterSink, Position, PredictionSink
 
 
 class Outputs:
@@ -25,14 +25,11 @@ class Outputs:
         self._letters = letters
         self._predictions = predictions
         self._waits = waits
-        self._sinks: dict[str, Sink] = {"dead_letters": letters}
-        if predictions is not None:
-            self._sinks["predictions"] = predictions
 
     @property
     def overdue(self) -> bool:
         """Whether nothing more should be written before a flush."""
-        return any(sink.overdue for sink in self._sinks.values())
+        return self._letters.overdue or (self._predictions is not None and self._predictions.overdue)
 
     @property
     def transactional(self) -> bool:
@@ -42,7 +39,7 @@ class Outputs:
     def write(self, letters: list[DeadLetter]) -> None:
         """Write dead letters, in order; durable after a flush."""
         if letters:
-            with self._waits["dead_letters"].call(Answer.UNKNOWN):
+            with self._waits["dead_letters"].call(is_answer=False):
                 self._letters.write(letters)
 
     def flush_letters(self) -> None:
@@ -52,9 +49,10 @@ class Outputs:
 
     def flush(self) -> None:
         """Return once everything written is durable."""
-        for section, sink in self._sinks.items():
-            with self._waits[section].call():
-                sink.flush()
+        self.flush_letters()
+        if self._predictions is not None:
+            with self._waits["predictions"].call():
+                self._predictions.flush()
 
     def end(self) -> Position | None:
         """Return the end of the flushed predictions, to which a restart can truncate them; None if it cannot."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from streammoe.daemon.metrics import REFUSED
+from streammoe.daemon.run_state import changed
 from streammoe.daemon.signals import HangupFlag
 from streammoe.errors import StreammoeError
 from streammoe.secrets import masked
@@ -50,22 +51,24 @@ class Reload:
             new = self._load()
         except (StreammoeError, OSError) as error:
             return _rejected(str(error))
-        before, after = _flat(self.settings), _flat(new)
-        changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+        before, after = (
+            {name: dict(section) for name, section in _sections(each).items()} for each in (self.settings, new)
+        )
+        found = dict(sorted(changed(before, after).items()))
         # Another kind of a section has other settings, which need not be listed.
-        kinds = {name.removesuffix("kind") for name in changed if name.endswith(".kind")}
-        listed = [name for name in changed if name.endswith(".kind") or not name.startswith(tuple(kinds))]
+        kinds = {name.removesuffix("kind") for name in found if name.endswith(".kind")}
+        listed = [name for name in found if name.endswith(".kind") or not name.startswith(tuple(kinds))]
         if fixed := [name for name in listed if name not in reloadable(new)]:
             return _rejected(
                 f"{', '.join(fixed)} cannot change while the daemon runs; change it back, or restart the daemon, which "
                 "says what cannot change over a checkpoint either"
             )
-        if not changed:
+        if not found:
             LOGGER.info("SIGHUP: the settings have not changed")
             return "unchanged"
-        reconfigure(new, affects_events=any(name.partition(".")[0] in EVENT_SECTIONS for name in changed))
+        reconfigure(new, affects_events=any(name.partition(".")[0] in EVENT_SECTIONS for name in found))
         self.settings = new
-        changes = ", ".join(f"{name} = {after.get(name)!r} (was {before.get(name)!r})" for name in changed)
+        changes = ", ".join(f"{name} = {now!r} (was {was!r})" for name, (was, now) in found.items())
         LOGGER.info("SIGHUP: applied %s", masked(changes), extra={"event": "reloaded"})
         return "applied"
 
@@ -84,11 +87,6 @@ def reloadable(settings: Settings) -> set[str]:
         for name in type(table).model_fields
         if change_policy(section, type(table), name) == "reload"
     }
-
-
-def _flat(settings: Settings) -> dict[str, object]:
-    """Return every setting by its name."""
-    return {f"{name}.{field}": value for name, section in _sections(settings).items() for field, value in section}
 
 
 def _sections(settings: Settings) -> dict[str, BaseModel]:

@@ -30,7 +30,7 @@ from streammoe.persistence import CONFIRMED, Checkpoint, CheckpointStore
 from streammoe.pipeline.challenger import Challenger
 from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import Pipeline
-from streammoe.pipeline.scores import ClassificationScores, PrequentialScores, Scores
+from streammoe.pipeline.scores import ClassificationScores, Scores, new_scores
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import Recovered
 from streammoe.settings import LEARNING, Settings, change_policy
@@ -235,11 +235,15 @@ def resume_model(settings: Settings, checkpoint: Checkpoint) -> MixtureOfExperts
             f"{settings.checkpoint.dir}: the configuration does not match the checkpoint: {'; '.join(differing)}. "
             f"{why} it back, set checkpoint.dir to another folder, or start over with --fresh"
         )
+    return _restored(settings, checkpoint, "model")
+
+
+def _restored(settings: Settings, checkpoint: Checkpoint, what: str) -> MixtureOfExperts:
+    """Restore a model whose settings, as the checkpoint has them, equal the current ones."""
     model = model_of(checkpoint, settings.checkpoint.dir)
     with restoring(settings.checkpoint.dir):
-        # The settings saved with it equal the current ones.
         found = list(differences(model, model_from(settings), settings, resumed=True))
-        require(not found, f"its model contradicts its settings: {'; '.join(found)}")
+        require(not found, f"its {what} contradicts its settings: {'; '.join(found)}")
     model.take_over(settings.model)
     return model
 
@@ -278,29 +282,21 @@ def _resume_challenger(state: RunState, settings: Settings, checkpoint: Checkpoi
             LOGGER.warning("there is no [challenger] any more, so that of the checkpoint is dropped")
             state.note("challenger dropped")
         return
-    own, champion = settings.exchanged(), state.model
-    model, where = model_from(own), settings.checkpoint.dir
+    own, champion, schema = settings.exchanged(), state.model, state.pipeline.schema
     before = {} if checkpoint is None else checkpoint.metadata["settings"].get("challenger", {})
     if found is None or (differing := [*_conflicts("model", before, own)]):
         why = "" if found is None else f"; the one of the checkpoint had other settings: {'; '.join(differing)}"
         LOGGER.info("a challenger begins to learn%s", why.replace("model.", "challenger."))
+        pipeline, champion_scores, missed = Pipeline(model_from(own), schema), new_scores(champion, schema), 0
         if champion.fields:  # else both find them in the first record
             kinds = [champion.column_kinds[name] for name in champion.fields]
-            model.learner.set_columns(champion.fields, kinds, champion.awaited)
-        scores, champion_scores = (scores_of(settings, None, champion) for _ in range(2))
-        missed = 0
+            pipeline.model.learner.set_columns(champion.fields, kinds, champion.awaited)
         state.note("challenger began")
     else:
         part, of_champion = found
-        like, model = model, model_of(part, where)
-        with restoring(where):
-            contradictions = [*differences(model, like, own, resumed=True)]
-            require(not contradictions, f"its challenger contradicts its settings: {'; '.join(contradictions)}")
-        model.take_over(own.model)
-        scores, champion_scores = scores_of(settings, part, model), scores_of(settings, of_champion, champion)
-        missed = part.metadata["missed"]
-    pipeline = Pipeline(model, state.pipeline.schema, scores)
-    pipeline.presence = None
+        model = _restored(own, part, "challenger")
+        pipeline = Pipeline(model, schema, scores_of(settings, part, model))
+        champion_scores, missed = scores_of(settings, of_champion, champion), part.metadata["missed"]
     state.pipeline.challenger = Challenger(pipeline, champion_scores, missed)
 
 
@@ -368,7 +364,7 @@ def resumed(
         Pipeline(
             model,
             schema_of(settings),
-            scores_of(settings, learned, model),
+            None if learned is None else scores_of(settings, learned, model),
             writer,
             is_pretrained=bool(model.fields) and not any(outcomes.values()),
         ),
@@ -420,18 +416,15 @@ def _jump_guard(
     return JumpGuard(LossGuard(model.options.schedule, state), saved, stops=settings.guard.on_jump == "stop")
 
 
-def scores_of(settings: Settings, checkpoint: Checkpoint | None, model: MixtureOfExperts) -> Scores:
-    """Return the prequential scores, resumed from the checkpoint if there is one."""
-    scores: Scores = PrequentialScores(len(settings.schema.targets))
-    if settings.model.kind == "classifier":
-        scores = ClassificationScores()
-    if checkpoint is not None:
-        with restoring(settings.checkpoint.dir):
-            scores.restore(checkpoint.metadata["scores"], checkpoint.arrays)
-            if isinstance(scores, ClassificationScores):
-                n_classes = len(model.output_names)
-                problem = f"scores counts {scores.classes} classes, but the model knows {n_classes}"
-                require(scores.classes <= n_classes, problem)
+def scores_of(settings: Settings, checkpoint: Checkpoint, model: MixtureOfExperts) -> Scores:
+    """Return the prequential scores of a checkpoint."""
+    scores = new_scores(model, schema_of(settings))
+    with restoring(settings.checkpoint.dir):
+        scores.restore(checkpoint.metadata["scores"], checkpoint.arrays)
+        if isinstance(scores, ClassificationScores):
+            n_classes = len(model.output_names)
+            problem = f"scores counts {scores.classes} classes, but the model knows {n_classes}"
+            require(scores.classes <= n_classes, problem)
     return scores
 
 

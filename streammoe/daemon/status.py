@@ -97,7 +97,7 @@ class Status:
             **figures_of(state.model, state.pipeline.scores, events, state.reasons),
             "challenger": None if state.pipeline.challenger is None else state.pipeline.challenger.summary(),
             "latest_rejected": list(state.latest_rejected),
-            "columns_missing": [] if state.pipeline.presence is None else state.pipeline.presence.lacking,
+            "columns_missing": state.pipeline.presence.lacking,
             "position": state.position,
         }
 

@@ -77,7 +77,7 @@ class Challenger:
         both = np.intersect1d(_learned(champion), _learned(own), assume_unique=True)
         self.missed += sum(int(each.outcome.learned.sum()) for each in champion) - len(both)
         for scores, parts in ((self.champion_scores, champion), (self.pipeline.scores, own)):
-            for rows, _, outcome, *_ in parts:
+            for rows, outcome, *_ in parts:
                 at = outcome.learned & np.isin(rows, both)
                 scores.update(outcome.losses[at], outcome.predictions[at], outcome.targets[at])
 

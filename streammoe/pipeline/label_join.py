@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -69,17 +69,8 @@ class _Half(NamedTuple):
     is_label: bool
     """Whether there is a target."""
     key: str | None
-    problem: tuple[str, str] = (NO_KEY, "")
-    """Reason and detail where there is no key."""
-
-
-class _Expired(NamedTuple):
-    """A record that waited in vain."""
-
-    waiting: _WaitingRecord
-    why: str
-    before: int
-    """Number of records of the latest joined batch that had passed before."""
+    problem: Unreadable | None = None
+    """Why there is no key, if there is none."""
 
 
 class LabelJoin:
@@ -113,7 +104,8 @@ class LabelJoin:
         self._rejected = 0  # number of waiting records that have been rejected
         self._passed: list[tuple[int, _WaitingRecord]] = []
         """Features that passed in the latest batch, each with its index in the joined batch."""
-        self._expired: list[_Expired] = []  # records that expired in the latest batch
+        self._expired: list[tuple[int, _WaitingRecord, str]] = []
+        """Those that expired in the latest batch, after so many records of the joined one, and why."""
         self._n_passed = 0  # records of the latest joined batch so far
         self._warned = False
         self._n_taken = 0  # records of the latest batch that were joined
@@ -197,12 +189,12 @@ class LabelJoin:
             waiting.lags = processed.lags.get(at)
         outcomes = processed.outcomes.copy()
         outcomes["predicted_only"] -= len(self._passed) - len(rejected)
-        expired = [each for each in self._expired if not each.waiting.rejected]
+        expired = [each for each in self._expired if not each[1].rejected]
         outcomes["expired"] = len(expired)
         letters = processed.letters
         if self.settings.keep_expired and expired:
             # In the order of the stream, wherever it was cut: before the record at which they expired.
-            kept = [(each.before, 0, self._letter(each)) for each in expired]
+            kept = [(before, 0, self._letter(waiting, why)) for before, waiting, why in expired]
             kept += [(at, 1, own) for at, own in zip(np.flatnonzero(processed.bad).tolist(), letters, strict=True)]
             letters = [letter for *_, letter in sorted(kept, key=lambda each: each[:2])]
         self._passed, self._expired = [], []
@@ -243,7 +235,7 @@ class LabelJoin:
             self._rejected += is_refused
 
     def _join_records(self, batch: Batch) -> Batch:
-        joined = _JoinedRecords(batch)
+        joined: list[_Joined] = []
         times = None if batch.timestamps is None else batch.timestamps.tolist()
         first = self._seen
         for i, (start, stop) in enumerate(pairwise([0, *batch.ends.tolist()])):
@@ -254,41 +246,47 @@ class LabelJoin:
             if self._n_lags and half is not None and self._completes(half, after=first):
                 self._n_taken = i
                 break
-            self._n_passed = joined.count
+            self._n_passed = len(joined)
             self._advance_time(_UNKNOWN if times is None else times[i])
-            if i in batch.unreadable:
-                joined.reject(i, batch.unreadable[i])
-            elif half is None:
-                joined.take(i, record)  # the decoder will reject it with the reason
-            else:
-                self._join_half(joined, i, record, half)
-        return joined.batch()
+            if half is not None:
+                joined += self._join_half(batch, i, record, half)
+            else:  # the decoder will reject it with the reason
+                joined.append(_Joined(i, record, unreadable=batch.unreadable.get(i)))
+        return _joined_batch(batch, joined)
 
-    def _join_half(self, joined: _JoinedRecords, i: int, record: bytes, half: _Half) -> None:
-        """Pass on the i-th record, the event that it completes, or nothing yet."""
+    def _join_half(self, batch: Batch, i: int, record: bytes, half: _Half) -> Iterator[_Joined]:
+        """Yield what the i-th record passes on: itself, or the event that it completes; nothing if it is to wait."""
         fields, is_label, key, problem = half
         has_features = self._has_features(fields)
         if key is None:
-            if is_label and has_features:
-                joined.take(i, record)
-            else:
-                joined.reject(i, Unreadable(*problem, record.rstrip(b"\r\n")))
+            is_event = is_label and has_features
+            yield _Joined(i, record, unreadable=None if is_event else problem)
             return
         other = self._waiting.get(key)
         if other is not None and other.is_label != is_label:
             self._remove(other)
             theirs = _fields(other.record)
-            if is_label:
-                joined.take(i, self._event(theirs, fields), other)
-            else:
-                joined.take(i, self._event(fields, theirs))
-        elif has_features if is_label else other is not None and not has_features:
-            joined.take(i, record)  # the latter such as a label without a value yet; it must not replace features
-        else:
-            waiting = joined.new_waiting(i, record, key, is_label, self._seen, self._now)
-            self._buffer(waiting, other)
-            if not is_label:
-                self._passed.append((joined.take(i, record), waiting))
+            yield (
+                _Joined(i, self._event(theirs, fields), other) if is_label else _Joined(i, self._event(fields, theirs))
+            )
+            return
+        if has_features if is_label else other is not None and not has_features:
+            yield _Joined(i, record)  # the latter such as a label without a value yet; it must not replace features
+            return
+        waiting = _WaitingRecord(
+            key,
+            record.rstrip(b"\r\n"),
+            is_label,
+            msgspec.json.encode(batch.location(i)),
+            None if batch.keys is None else batch.keys[i],
+            () if batch.headers is None else batch.headers[i],
+            self._seen,
+            self._now,
+        )
+        self._buffer(waiting, other)
+        if not is_label:
+            self._passed.append((self._n_passed, waiting))
+            yield _Joined(i, record)
 
     def _completes(self, half: _Half, *, after: int) -> bool:
         """Whether a record is the label of waiting features that came after the first so many records."""
@@ -328,13 +326,12 @@ class LabelJoin:
 
     def _expire(self, waiting: _WaitingRecord, why: str) -> None:
         self._remove(waiting)
-        self._expired.append(_Expired(waiting, why, self._n_passed))
+        self._expired.append((self._n_passed, waiting, why))
 
-    def _letter(self, expired: _Expired) -> DeadLetter:
+    def _letter(self, waiting: _WaitingRecord, why: str) -> DeadLetter:
         """Return the dead letter of a record, which no decoder is named for since it is half of an event."""
-        waiting = expired.waiting
         half, other = ("a label", "features") if waiting.is_label else ("features", "their label")
-        detail = f"{half} with {self._key} = {shown(waiting.key)} waited in vain for {other}: {expired.why}"
+        detail = f"{half} with {self._key} = {shown(waiting.key)} waited in vain for {other}: {why}"
         letter = DeadLetter(_LOCATION.decode(waiting.location), JOIN, EXPIRED, detail, waiting.record)
         return enveloped(letter, waiting.record_key, waiting.headers)
 
@@ -354,12 +351,12 @@ class LabelJoin:
         try:
             key = category(value, self._key, VERBATIM)
         except InvalidEvent as error:
-            return _Half(fields, is_label, None, (error.reason, str(error)))
+            return _Half(fields, is_label, None, Unreadable(error.reason, str(error), record.rstrip(b"\r\n")))
         if key is None:
             detail = (
                 f"record {shown(record.decode(errors='replace').strip())} has no {self._key!r}, which labels.key names"
             )
-            return _Half(fields, is_label, None, (NO_KEY, detail))
+            return _Half(fields, is_label, None, Unreadable(NO_KEY, detail, record.rstrip(b"\r\n")))
         return _Half(fields, is_label, key)
 
     def _has_features(self, fields: Mapping[str, msgspec.Raw]) -> bool:
@@ -376,62 +373,38 @@ class LabelJoin:
         return _encode_record(values)
 
 
-class _JoinedRecords:
-    """Records of a batch that are passed on to the pipeline, with the location of their features."""
+class _Joined(NamedTuple):
+    """A record that is passed on to the pipeline."""
 
-    def __init__(self, batch: Batch) -> None:
-        self._from = batch
-        self._rows: list[int] = []
-        """The index of the one in the source's batch that caused each."""
-        self._records: list[bytes] = []
-        self._features: dict[int, _WaitingRecord] = {}
-        """Those that came before the record that completes them, by its index."""
-        self._unreadable: dict[int, Unreadable] = {}
+    i: int
+    """The index of the one in the source's batch that caused it."""
+    record: bytes
+    features: _WaitingRecord | None = None
+    """Those that came before the record that completes them, whose place it has."""
+    unreadable: Unreadable | None = None
+    """Why it is to be rejected."""
 
-    @property
-    def count(self) -> int:
-        """Number of records so far."""
-        return len(self._rows)
 
-    def take(self, i: int, record: bytes, features: _WaitingRecord | None = None) -> int:
-        """Pass on a record of the i-th one or of earlier features; return its index in the joined batch."""
-        at = len(self._rows)
-        if features is not None:
-            self._features[at] = features
-        self._rows.append(i)
-        self._records.append(record)
-        return at
-
-    def reject(self, i: int, unreadable: Unreadable) -> None:
-        """Pass on the i-th record to be rejected."""
-        self._unreadable[self.take(i, b"\n")] = unreadable
-
-    def new_waiting(self, i: int, record: bytes, key: str, is_label: bool, number: int, time: int) -> _WaitingRecord:
-        """Create the buffer entry of the i-th record."""
-        batch = self._from
-        location = msgspec.json.encode(batch.location(i))
-        record_key = None if batch.keys is None else batch.keys[i]
-        headers = () if batch.headers is None else batch.headers[i]
-        return _WaitingRecord(key, record.rstrip(b"\r\n"), is_label, location, record_key, headers, number, time)
-
-    def batch(self) -> Batch:
-        """Return the joined batch."""
-        own = self._from.select(np.array(self._rows, np.int64))
-        n, locations = len(own), list(own.locations)
-        keys, headers = list(own.keys or [None] * n), list(own.headers or [()] * n)
-        for at, features in self._features.items():
-            locations[at] = _LOCATION.decode(features.location)
-            keys[at], headers[at] = features.record_key, features.headers
-        return replace(
-            own,
-            block=b"".join(self._records),
-            ends=np.cumsum([len(record) for record in self._records], dtype=np.int64),
-            locations=locations,
-            keys=keys if any(key is not None for key in keys) else None,
-            headers=headers if any(headers) else None,
-            unreadable=self._unreadable,
-            lags={at: features.lags for at, features in self._features.items() if features.lags is not None},
-        )
+def _joined_batch(batch: Batch, joined: Sequence[_Joined]) -> Batch:
+    """Return a batch of these records, with the location of their features."""
+    own = batch.select(np.array([each.i for each in joined], np.int64))
+    n, locations = len(own), list(own.locations)
+    keys, headers = list(own.keys or [None] * n), list(own.headers or [()] * n)
+    completed = {at: each.features for at, each in enumerate(joined) if each.features is not None}
+    for at, features in completed.items():
+        locations[at] = _LOCATION.decode(features.location)
+        keys[at], headers[at] = features.record_key, features.headers
+    records = [each.record if each.unreadable is None else b"\n" for each in joined]
+    return replace(
+        own,
+        block=b"".join(records),
+        ends=np.cumsum(list(map(len, records)), dtype=np.int64),
+        locations=locations,
+        keys=keys if any(key is not None for key in keys) else None,
+        headers=headers if any(headers) else None,
+        unreadable={at: each.unreadable for at, each in enumerate(joined) if each.unreadable is not None},
+        lags={at: features.lags for at, features in completed.items() if features.lags is not None},
+    )
 
 
 _UNKNOWN = -1  # no timestamp, as in Kafka

@@ -21,11 +21,6 @@ def n_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def has_other_core() -> bool:
-    """Return whether this process may run on more than one core."""
-    return n_cores() > 1
-
-
 class OverlappedPredictions(PredictionSink):
     """A sink whose `write` returns at once; rows are encoded and written by another thread, in order.
 

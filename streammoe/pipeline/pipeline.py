@@ -6,9 +6,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,15 +21,16 @@ from streammoe.pipeline.decoders import DecodedBatch, Values, decoder, event_of
 from streammoe.pipeline.feature_columns import FeatureColumns
 from streammoe.pipeline.presence import Presence
 from streammoe.pipeline.schema import Schema
-from streammoe.pipeline.scores import Scores, Spread
-from streammoe.pipeline.writing import PredictionWriter, Written
-from streammoe.ports import Batch, DeadLetter, enveloped
+from streammoe.pipeline.scores import Scores, Spread, new_scores
+from streammoe.pipeline.writing import PredictionWriter, predicted
+from streammoe.ports import Batch, DeadLetter, Predictions, enveloped
 from streammoe.types import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:  # it stands on this module
     from streammoe.pipeline.challenger import Challenger
 
 LOGGER = logging.getLogger("streammoe.pipeline")
+Item = TypeVar("Item")
 
 
 class BatchResult(NamedTuple):
@@ -69,33 +71,38 @@ def joined_results(results: Sequence[BatchResult]) -> BatchResult:
     )
 
 
-class Rival(Protocol):
+@dataclass
+class Rival:
     """A model that predicts next to the own one, and learns nothing from the events."""
 
-    @property
-    def version(self) -> int:
-        """Above 0; rows of predictions name it."""
+    version: int
+    """Above 0; rows of predictions name it."""
+    model: MixtureOfExperts
+    prefer: Callable[[FloatArray, FloatArray], BoolArray]
+    """Returns which events it should predict, by the losses of the own model, NaN where nothing was learned, and its.
 
-    @property
-    def model(self) -> MixtureOfExperts:
-        """For its classes and noise."""
+    It is called once for each event, in order."""
+    failure: str = ""
+    """Why it does not predict any more, if it could not score events."""
 
-    def score(
-        self,
-        fields: Sequence[str],
-        X: FloatArray,
-        targets: Any,
-        texts: Mapping[str, Sequence[str | None]],
-        *,
-        traced: bool,
-    ) -> Outcome | None:
+    def score(self, fields: Sequence[str], X: FloatArray, targets: Any, **how: Any) -> Outcome | None:
         """Do what `MixtureOfExperts.score_rows` does; None if it cannot."""
+        if self.failure:
+            return None
+        try:
+            return self.model.score_rows(fields, X, targets, **how)
+        except Exception as error:  # noqa: BLE001 - whatever another process has written, learning goes on
+            self.failure = f"{type(error).__name__}: {error}"
+            return None
 
     def choose(self, own: FloatArray, scored: Outcome) -> BoolArray:
-        """Return which of these events it predicts, given the losses of the own model, NaN where nothing was learned.
-
-        It is called once for each event, in order.
-        """
+        """Return which of these events it predicts."""
+        chosen = self.prefer(own, scored.losses)
+        # Beyond these limits sums of losses would soon be infinite.
+        sound = (np.abs(scored.predictions) <= 1e100).all(axis=1)  # false for NaN as well
+        if not self.model.is_classifier:
+            sound &= ~(scored.losses > 1e200)
+        return chosen & sound
 
 
 class Pipeline:
@@ -105,7 +112,7 @@ class Pipeline:
         self,
         model: MixtureOfExperts,
         schema: Schema,
-        scores: Scores,
+        scores: Scores | None = None,
         predictions: PredictionWriter | None = None,
         *,
         is_pretrained: bool = False,
@@ -113,7 +120,7 @@ class Pipeline:
         self.model = model
         self.schema = schema
         self.columns = FeatureColumns(model, schema, is_pretrained=is_pretrained)
-        self.scores = scores
+        self.scores = scores or new_scores(model, schema)
         self.predictions = predictions
         self._is_scored = False
         """Whether intervals of the present batch enter the scores."""
@@ -125,8 +132,8 @@ class Pipeline:
         """Whether rows of predictions say which model has made them."""
         self.challenger: Challenger | None = None
         """Another model that learns the same batches, and never predicts for others."""
-        self.presence: Presence | None = Presence()
-        """Of the features in the events of this run; ``None`` where others follow it."""
+        self.presence = Presence()
+        """Of the features in the events of this run."""
 
     @property
     def may_fit(self) -> bool:
@@ -145,10 +152,10 @@ class Pipeline:
         self._is_scored = self.scores.every > 0 and first >= self._scored_from
         ledger, learned = self.learn(batch)
         for each in learned:
-            self._report(ledger, each)
+            self._report(batch, each)
         if self._is_scored:
             self._scored_from = first + self.scores.every * (self.model.n - first)
-        return ledger.to_result()
+        return ledger.to_result(learned)
 
     def learn(self, batch: Batch) -> tuple[Ledger, list[LearnedRows]]:
         """Do what `process` does, but neither score nor write predictions; return what became of the records."""
@@ -210,20 +217,36 @@ class Pipeline:
     ) -> LearnedRows:
         """Learn the decoded events of `batch`, a tail of the ledger's batch, with columns of these names."""
         n, classes = self.model.n, len(self.model.output_names)
-        targets = decoded.Y if decoded.labels is None else decoded.labels
         texts = {fields[j]: column for j, column in decoded.texts.items()}
+        X, targets = decoded.X, decoded.Y if decoded.labels is None else decoded.labels
         lags = self._lags(batch, decoded.rows)
-        outcome = learn(decoded.X, targets, decoded.weights, texts=texts, traced=self._is_traced, lags=lags)
-        used = np.ones(len(decoded.rows), np.bool_)
-        used[list(outcome.rejected)] = False
-        rival = self._scored_by_rival(fields, decoded.X, targets, texts, outcome, np.flatnonzero(used))
+        outcome = learn(X, targets, decoded.weights, texts=texts, traced=self._is_traced, lags=lags)
         rows = len(ledger.batch) - len(batch) + decoded.rows
-        return LearnedRows(rows, used, outcome, n, classes, decoded.labels, rival)
+        if outcome.rejected:
+            for at, error in outcome.rejected.items():
+                stage = "learn" if error.reason == POISON else "validate"
+                ledger.reject(int(rows[at]), stage, error.reason, str(error))
+            kept = np.delete(np.arange(len(rows)), list(outcome.rejected))
+            outcome = outcome._replace(  # trace and gate leave them out already
+                learned=outcome.learned[kept],
+                targets=outcome.targets[kept],
+                losses=outcome.losses[kept],
+                predictions=outcome.predictions[kept],
+                lags=None if outcome.lags is None else outcome.lags[kept],
+            )
+            rows, X, texts = rows[kept], X[kept], {name: _picked(column, kept) for name, column in texts.items()}
+            targets = _picked(targets, kept) if isinstance(targets, list) else targets[kept]
+        learned = LearnedRows(rows, outcome, n, classes, targets if isinstance(targets, list) else None)
+        rival = self.rival
+        scored = None if rival is None else rival.score(fields, X, targets, texts=texts, traced=self._is_traced)
+        if rival is None or scored is None:
+            return learned
+        # What it says of an event that was not learned, such as one without weight, is no loss.
+        scored = scored._replace(losses=np.where(np.isnan(outcome.losses), np.nan, scored.losses))
+        return learned._replace(rival=(rival, scored))
 
     def _follow(self, batch: Batch, decoded: DecodedBatch) -> None:
         """Warn of features that have vanished from the events with a target, which come once even if joined."""
-        if self.presence is None:
-            return
         X, texts, rows = decoded.X, decoded.texts, decoded.rows
         lacks = np.isnan(decoded.Y).any(axis=1)
         if decoded.labels is not None and None in decoded.labels:
@@ -231,7 +254,7 @@ class Pipeline:
         if lacks.any():
             kept = np.flatnonzero(~lacks)
             X, rows = X[kept], rows[kept]
-            texts = {j: [column[i] for i in kept.tolist()] for j, column in texts.items()}
+            texts = {j: _picked(column, kept) for j, column in texts.items()}
         full, place = self.model.full_columns, lambda i: batch.location(int(rows[i]))
         for message in self.presence.update(self.model.fields, X, texts, full, place):
             LOGGER.warning("%s: %s", batch.origin, message, extra={"event": "column_vanished"})
@@ -248,7 +271,7 @@ class Pipeline:
         decoded = event_of(decoder(batch.format).names(batch, i), roles)._replace(rows=np.array([i]))
         learn = partial(self.model.learn_wider, names, kinds=[kinds[name] for name in names])
         learned = self._teach(learn, batch, decoded, ledger, fields)
-        if learned.outcome.learned[0]:
+        if learned.outcome.learned.any():
             LOGGER.info("%s: more columns by their first values: %s", batch.origin, described(kinds))
             self.columns.warn_of_values(batch, i, kinds)
         return learned
@@ -263,95 +286,61 @@ class Pipeline:
                 lags[at] = batch.lags[i]
         return lags
 
-    def _scored_by_rival(
-        self,
-        fields: Sequence[str],
-        X: FloatArray,
-        targets: Any,
-        texts: Mapping[str, Sequence[str | None]],
-        outcome: Outcome,
-        rows: IntArray,
-    ) -> tuple[Rival, Outcome] | None:
-        """Score those rows that the own model has used, with this outcome, by the rival, if there is one."""
-        if self.rival is None:
-            return None
-        kept = rows.tolist()
-        levels = {name: [column[i] for i in kept] for name, column in texts.items()}
-        picked = targets[rows] if isinstance(targets, np.ndarray) else [targets[i] for i in kept]
-        scored = self.rival.score(fields, X[rows], picked, levels, traced=self._is_traced)
-        if scored is None:
-            return None
-        # What it says of an event that was not learned, such as one without weight, is no loss.
-        scored = scored._replace(losses=np.where(np.isnan(outcome.losses[rows]), np.nan, scored.losses))
-        return self.rival, scored
-
-    def _report(self, ledger: Ledger, each: LearnedRows) -> None:
-        """Score events, write their predictions and count them."""
-        rows, used, outcome, n, classes, labels, rival = each
-        learned = outcome.learned
-        if rival is None:
-            by_rival = np.zeros(int(used.sum()), np.bool_)
-        else:
-            by_rival = rival[0].choose(outcome.losses[used], rival[1])
-        served = outcome if rival is None or not by_rival.any() else _served(self.model, outcome, used, rival, by_rival)
-        spreads = self._spreads(outcome, used, rival, by_rival)
-        self.scores.update(served.losses[learned], served.predictions[learned], outcome.targets[learned], spreads)
-        ledger.losses.append(outcome.losses[learned])
-        for at, error in outcome.rejected.items():
-            stage = "learn" if error.reason == POISON else "validate"
-            ledger.reject(int(rows[at]), stage, error.reason, str(error))
-        if outcome.lags is not None:
-            ledger.lags.update((int(rows[at]), outcome.lags[at]) for at in np.flatnonzero(used & ~learned))
-        ledger.learned += int(learned.sum())
-        ledger.used += int(used.sum())
-        if self.predictions is None or not used.any():
-            return
-        versions = (n + np.cumsum(learned) - learned)[used]
-        used_rows, keys = rows[used], ledger.batch.keys
-        own = Written(
-            ledger.batch.locations_at(used_rows),
-            keys and [keys[i] for i in used_rows.tolist()],
-            versions,
-            outcome.predictions[used],
-            outcome.targets[used],
-            None if labels is None else [label for label, use in zip(labels, used, strict=True) if use],
-            outcome.losses[used],
-            outcome.trace,
-            outcome.gate,
-        )
-        known = None
-        if labels is not None:
-            met = np.where(learned, outcome.targets[:, 0] + 1, 0).astype(np.int64)
-            known = np.maximum.accumulate(np.concatenate([[classes], met[:-1]]))[used]
-        for start, stop in pairwise([0, *(np.flatnonzero(np.diff(by_rival)) + 1).tolist(), len(by_rival)]):
-            piece, written, model = slice(start, stop), own, self.model
-            version = 0 if self.may_have_rival else None
-            met_before = known if known is None else known[piece]
+    def _report(self, batch: Batch, each: LearnedRows) -> None:
+        """Score events and write their predictions, in runs that one model with the same classes said."""
+        rows, own, n, classes, labels, rival = each
+        learned = own.learned
+        by_rival = np.zeros(len(rows), np.bool_) if rival is None else rival[0].choose(own.losses, rival[1])
+        known = np.full(len(rows), classes)
+        if labels is not None and self.predictions is not None:
+            met = np.where(learned, own.targets[:, 0] + 1, 0)
+            known = np.maximum.accumulate(np.concatenate([[classes], met]).astype(np.int64))[:-1]
+        versions = n + np.cumsum(learned) - learned
+        cuts = np.flatnonzero(np.diff(by_rival) | (np.diff(known) > 0)) + 1
+        for start, stop in pairwise(sorted({0, *cuts.tolist(), len(rows)})):
+            piece, model, said, version, M = slice(start, stop), self.model, own, 0, int(known[start])
             if rival is not None and by_rival[start]:
-                scored, model, version = rival[1], rival[0].model, rival[0].version
-                written = own._replace(
-                    predictions=scored.predictions, losses=scored.losses, trace=scored.trace, gate=scored.gate
+                model, said, version = rival[0].model, rival[1], rival[0].version
+                M = len(model.output_names)
+            trace, predictions = Trace(*(part[piece] for part in said.trace)), said.predictions[piece]
+            self._score(model, said.losses[piece], predictions, trace, own.targets[piece], learned[piece])
+            if (writer := self.predictions) is None:
+                continue
+            keys = batch.keys
+            writer.write(
+                Predictions(
+                    locations=batch.locations_at(rows[piece]),
+                    keys=keys and _picked(keys, rows[piece]),
+                    versions=versions[piece],
+                    global_versions=np.full(stop - start, version) if self.may_have_rival else None,
+                    targets=own.targets[piece] if labels is None else labels[piece],
+                    losses=said.losses[piece],
+                    outputs=self.schema.targets,
+                    gate=_padded(said.gate[piece], model.options.most_experts) if writer.gate else None,
+                    **predicted(model, predictions, trace, writer.interval, M),
                 )
-                if known is not None:
-                    met_before = np.full(stop - start, len(model.output_names))
-            self.predictions.write(written.part(piece), model, self.schema.targets, version, met_before)
+            )
 
-    def _spreads(
-        self, outcome: Outcome, used: BoolArray, rival: tuple[Rival, Outcome] | None, by_rival: BoolArray
-    ) -> list[Spread]:
-        """Return the distributions that were predicted for the learned events, by whoever predicted each."""
-        if not self._is_scored:
-            return []
-        at = (np.cumsum(used) - 1)[outcome.learned]
-        theirs = by_rival[at]
-        said = [(~theirs, outcome, self.model.noise)]
-        if rival is not None:
-            said.append((theirs, rival[1], rival[0].model.noise))
-        return [
-            Spread(np.flatnonzero(own), Trace(*(part[at[own]] for part in each.trace)), noise)
-            for own, each, noise in said
-            if each.trace.shares.shape[1]
-        ]
+    def _score(
+        self,
+        model: MixtureOfExperts,
+        losses: FloatArray,
+        predictions: FloatArray,
+        trace: Trace,
+        targets: FloatArray,
+        learned: BoolArray,
+    ) -> None:
+        """Score what a model has said of events, those of which that were learned."""
+        if model.is_classifier and model is not self.model:
+            # In the order of the own classes, and last what it gives to one of those that are unknown here.
+            names, theirs = self.model.output_names, predictions
+            predictions = np.zeros((len(theirs), len(names) + 1))
+            for name, column in zip(model.output_names, theirs.T, strict=True):
+                at = names.index(name) if name in names else -1
+                predictions[:, at] = np.maximum(predictions[:, at], column)
+        is_spread = self._is_scored and trace.shares.shape[1]
+        spread = Spread(Trace(*(part[learned] for part in trace)), model.noise) if is_spread else None
+        self.scores.update(losses[learned], predictions[learned], targets[learned], spread)
 
     @property
     def _is_traced(self) -> bool:
@@ -362,20 +351,19 @@ class Pipeline:
 
 
 class LearnedRows(NamedTuple):
-    """Records that a model has learned or rejected."""
+    """Records that a model has learned, or only predicted."""
 
-    rows: Any
+    rows: IntArray
     """Their indexes in the ledger's batch."""
-    used: BoolArray
-    """Which of them were not rejected."""
     outcome: Outcome
+    """Of these."""
     n: int
     """Events of the source that the model had learned before."""
     classes: int
     """Classes known before, for a classifier."""
-    labels: Sequence[str | None] | None
-    rival: tuple[Rival, Outcome] | None
-    """What it says of those events that were used."""
+    labels: list[str | None] | None
+    rival: tuple[Rival, Outcome] | None = None
+    """What it says of these events."""
 
 
 class Ledger:
@@ -383,10 +371,6 @@ class Ledger:
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        self.learned = 0
-        self.used = 0
-        self.losses: list[FloatArray] = []
-        self.lags: dict[int, FloatArray] = {}
         self._letters: dict[int, DeadLetter] = {}
 
     def reject(self, i: int, stage: str, reason: str, detail: str) -> None:
@@ -408,45 +392,37 @@ class Ledger:
         headers = None if batch.headers is None else batch.headers[i]
         self._letters[i] = enveloped(letter, key, headers)
 
-    def to_result(self) -> BatchResult:
-        """Return the totals, and the letters in the order of the records wherever the stream was cut."""
+    def to_result(self, used: Sequence[LearnedRows]) -> BatchResult:
+        """Return the totals, and the letters in the order of the records wherever the stream was cut.
+
+        Args:
+            used: the other records.
+        """
         rejected = sorted(self._letters)
         letters = [self._letters[i] for i in rejected]
         bad = np.zeros(len(self.batch), dtype=np.bool_)
         bad[rejected] = True
+        losses = np.concatenate([np.zeros(0), *(each.outcome.losses[each.outcome.learned] for each in used)])
+        lags: dict[int, FloatArray] = {}
+        for rows, outcome, *_ in used:
+            if outcome.lags is not None:
+                lags |= {int(rows[at]): outcome.lags[at] for at in np.flatnonzero(~outcome.learned)}
         outcomes = Counter(
-            learned=self.learned,
-            predicted_only=self.used - self.learned,
+            learned=len(losses),
+            predicted_only=sum(len(each.rows) for each in used) - len(losses),
             rejected=len(letters),
             skipped=self.batch.skipped,
         )
-        losses = np.concatenate(self.losses) if self.losses else np.zeros(0)
-        return BatchResult(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses, self.lags)
+        return BatchResult(outcomes, Counter(letter.reason for letter in letters), letters, bad, losses, lags)
 
 
-def _served(
-    model: MixtureOfExperts, outcome: Outcome, used: BoolArray, rival: tuple[Rival, Outcome], by_rival: BoolArray
-) -> Outcome:
-    """Return the outcome with losses and predictions of the rival where it has predicted, for scores.
+def _picked(values: Sequence[Item], at: IntArray) -> list[Item]:
+    return [values[i] for i in at.tolist()]
 
-    Classes are in the order of the own model; a last column has what the rival gives to classes unknown to it.
+
+def _padded(values: FloatArray, size: int) -> FloatArray:
+    """Pad (n, K) values of experts with zeros for those that exist only after the warm-up, up to so many.
+
+    So a row does not depend on whether its batch ended the warm-up.
     """
-    rows = np.flatnonzero(used)[by_rival]
-    losses, predictions = outcome.losses.copy(), outcome.predictions.copy()
-    scored = rival[1]
-    losses[rows], theirs = scored.losses[by_rival], scored.predictions[by_rival]
-    if model.is_classifier:
-        own_names, names = model.output_names, rival[0].model.output_names
-        at = {name: j for j, name in enumerate(own_names)}
-        wide = np.zeros((len(predictions), len(own_names) + 1))
-        wide[:, : predictions.shape[1]] = predictions
-        wide[rows] = 0.0
-        for j, name in enumerate(names):
-            if name in at:
-                wide[rows, at[name]] = theirs[:, j]
-            else:
-                wide[rows, -1] = np.maximum(wide[rows, -1], theirs[:, j])
-        predictions = wide
-    else:
-        predictions[rows] = theirs
-    return outcome._replace(losses=losses, predictions=predictions)
+    return np.pad(values, ((0, 0), (0, max(size - values.shape[1], 0))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -14,10 +14,12 @@ from streammoe.distributions import ExpertNoise
 from streammoe.distributions.mixtures import LEVELS
 from streammoe.engine.intervals import level_intervals
 from streammoe.errors import PoisonedModel
+from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.state import Trace
 from streammoe.persistence import Checkpoint
+from streammoe.pipeline.schema import Schema
 from streammoe.text import shown
-from streammoe.types import FloatArray, IntArray
+from streammoe.types import FloatArray
 
 WINDOW = 10_000
 """Events of the windowed average."""
@@ -70,12 +72,9 @@ class Average:
 
 
 class Spread(NamedTuple):
-    """The distributions that one model has predicted for some of the learned events."""
+    """The distributions that a model has predicted for learned events."""
 
-    rows: IntArray
-    """(r,) which of them."""
     trace: Trace
-    """Of these."""
     noise: ExpertNoise
 
 
@@ -94,16 +93,14 @@ class Scores(ABC):
         self.intervals: dict[tuple[str, int, float], Average] = {}
 
     @abstractmethod
-    def update(
-        self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spreads: Sequence[Spread] = ()
-    ) -> None:
+    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spread: Spread | None = None) -> None:
         """Add learned events in order.
 
         Args:
             losses: (n,) log-losses.
             predictions: (n, Q), or probabilities (n, M).
             Y: (n, Q) targets, or (n, 1) class indexes.
-            spreads: of events whose intervals are to be scored, if there are any.
+            spread: if their intervals are to be scored.
         """
 
     @abstractmethod
@@ -167,12 +164,10 @@ class PrequentialScores(Scores):
         self._targets = 0
         self._target_sums = np.zeros(outputs)
 
-    def update(
-        self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spreads: Sequence[Spread] = ()
-    ) -> None:
+    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spread: Spread | None = None) -> None:
         if len(losses) == 0:
             return
-        self.score_intervals(Y, spreads)
+        self.score_intervals(Y, spread)
         sums = self._target_sums + np.concatenate([np.zeros((1, self.outputs)), np.cumsum(Y, axis=0)])
         counts = self._targets + np.arange(len(Y))
         baseline = sums[:-1] / np.maximum(counts, 1)[:, None]
@@ -185,13 +180,11 @@ class PrequentialScores(Scores):
             self.averages[f"squared_error.{q}"].update(squares[:, q])
         self.averages["baseline_squared_error"].update(((Y - baseline) ** 2).mean(axis=1))
 
-    def score_intervals(self, Y: FloatArray, spreads: Sequence[Spread]) -> None:
+    def score_intervals(self, Y: FloatArray, spread: Spread | None) -> None:
         """Add the intervals of events that have one."""
-        if not spreads:
+        if spread is None:
             return
-        ends = np.full((len(Y), self.outputs, len(LEVELS), 2), math.nan)
-        for each in spreads:
-            ends[each.rows] = level_intervals(each.trace, each.noise)
+        ends = level_intervals(*spread)
         known = np.isfinite(ends).all(axis=(1, 2, 3))
         ends, targets = ends[known], Y[known, :, None]
         values = {
@@ -242,9 +235,7 @@ class ClassificationScores(Scores):
         """The number of classes seen."""
         return len(self._counts)
 
-    def update(
-        self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spreads: Sequence[Spread] = ()
-    ) -> None:
+    def update(self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spread: Spread | None = None) -> None:
         """Add learned events in order.
 
         Args:
@@ -252,7 +243,7 @@ class ClassificationScores(Scores):
                 event was predicted is rare, not impossible.
             predictions: (n, M) probabilities before the event was learned. M may grow between calls.
             Y: (n, 1) index of each event's class, in the order in which classes became known.
-            spreads: none.
+            spread: none.
         """
         n = len(losses)
         if n == 0:
@@ -285,6 +276,11 @@ class ClassificationScores(Scores):
         require(sound, f"scores counts {shown(counts)} events of each class")
         self._counts = list(counts)
         return super().restore(state, arrays)
+
+
+def new_scores(model: MixtureOfExperts, schema: Schema) -> Scores:
+    """Return the scores of a model that has predicted nothing yet."""
+    return ClassificationScores() if model.is_classifier else PrequentialScores(len(schema.targets))
 
 
 def saved_scores(checkpoint: Checkpoint) -> Scores | None:

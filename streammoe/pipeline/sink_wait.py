@@ -6,26 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import Enum, auto
 
 from streammoe.errors import RetriableCheckpointError
-
-
-class Answer(Enum):
-    """What a call that returns says of the sink."""
-
-    ANSWERED = auto()
-    UNKNOWN = auto()
-    """It may only have buffered."""
-    UNANSWERED = auto()
-    """The call is to be repeated."""
 
 
 class SinkWait:
     """How long the callers of a sink have been waiting for its answer.
 
-    A wait begins with a call. If that has to be repeated, or fails for want of an answer, the wait goes on until a call
-    is answered, also across a replacement of the sink.
+    A wait begins with a call. If that fails for want of an answer, the wait goes on until a call is answered, also
+    across a replacement of the sink.
     """
 
     def __init__(self) -> None:
@@ -53,9 +42,9 @@ class SinkWait:
             return (0.0 if since is None else time.monotonic() - since), self._ended
 
     @contextmanager
-    def call(self, outcome: Answer = Answer.ANSWERED) -> Iterator[None]:
-        """Measure a call that has this outcome unless it fails."""
-        started = time.monotonic()
+    def call(self, *, is_answer: bool = True) -> Iterator[None]:
+        """Measure a call; unless it `is_answer`, the sink may only have buffered when it returns."""
+        started, failed = time.monotonic(), False
         with self._lock:
             self._called_at = started
         try:
@@ -63,15 +52,15 @@ class SinkWait:
         except RetriableCheckpointError:  # it is called again, see `Checkpoints.save`
             raise
         except BaseException:  # another sink takes its place, or the daemon ends
-            outcome = Answer.UNANSWERED
+            failed = True
             raise
         finally:
             with self._lock:
                 self._called_at = None
                 since = started if self._unanswered_since is None else self._unanswered_since
-                if outcome is Answer.UNANSWERED:
+                if failed:
                     self._unanswered_since = since
-                elif outcome is Answer.ANSWERED:
+                elif is_answer:
                     self._unanswered_since = None
                 if self._unanswered_since is None:
                     self._ended += time.monotonic() - since

@@ -19,7 +19,6 @@ from streammoe.errors import InvalidEvent, SourceError
 from streammoe.estimators import MixtureOfExperts
 from streammoe.pipeline.decoders import decoder
 from streammoe.pipeline.pipeline import Pipeline
-from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.ports import Batch
 from streammoe.scaleout import distributed
 from streammoe.settings import Settings
@@ -86,9 +85,7 @@ class FileReader:
             SourceError: the file cannot be read, or has none of the columns of those before it.
         """
         settings = replace(self.settings, source=self.settings.source.model_copy(update={"path": path}))
-        schema = schema_of(settings)
-        scores = ClassificationScores() if model.is_classifier else PrequentialScores(len(schema.targets))
-        pipeline, tally = Pipeline(model, schema, scores), Tally()
+        pipeline, tally = Pipeline(model, schema_of(settings)), Tally()
         is_compared = not model.fields
         for following in batches_of(settings):
             if not is_compared:

@@ -16,9 +16,9 @@ from streammoe.daemon.metrics import Metrics
 from streammoe.daemon.model import model_from
 from streammoe.estimators import MixtureOfExperts
 from streammoe.persistence import CheckpointStore
-from streammoe.pipeline.pipeline import Pipeline
+from streammoe.pipeline.pipeline import Pipeline, Rival
 from streammoe.scaleout.global_model import GlobalModel, folder_of, read_newest
-from streammoe.scaleout.rival import Contest, GlobalRival
+from streammoe.scaleout.rival import Contest
 from streammoe.scaleout.shard import FolderProblem
 from streammoe.scaleout.shard_metrics import FOLLOWER_PROBLEMS, OF_FOLLOWERS
 from streammoe.settings import Settings
@@ -118,7 +118,7 @@ class GlobalFollower(Observer):
         self._reader = reader
         self._live = live
         self._contest = Contest(always=always)
-        self._rival: GlobalRival | None = None
+        self._rival: Rival | None = None
         self._n_fields = 0
         """How many columns the own model had when that version was compared with it."""
         self._shown = 0
@@ -167,7 +167,7 @@ class GlobalFollower(Observer):
         if problems := "; ".join(self._unservable(model, pipeline.model)):
             self._report(FolderProblem("mismatch", f"{self._origin(version)} does not match this daemon: {problems}"))
             return
-        self._rival, self._n_fields = GlobalRival(version, model, self._contest), len(pipeline.model.fields)
+        self._rival, self._n_fields = Rival(version, model, self._contest.choose), len(pipeline.model.fields)
         if version != self._shown:
             self._shown, self._found_at = version, time.monotonic()
             self._live.gauge("streammoe_global_version").set(version)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from streammoe.estimators import MixtureOfExperts, Outcome
 from streammoe.types import BoolArray, FloatArray
 
 HORIZON = 500
@@ -67,38 +64,3 @@ class Contest:
             self._own = _KEEP * self._own + (1.0 - _KEEP) * loss
             self._gain = _KEEP * self._gain + (1.0 - _KEEP) * gain
         return chosen
-
-
-class GlobalRival:
-    """A version of the global model in a pipeline; see `streammoe.pipeline.pipeline.Rival`."""
-
-    def __init__(self, version: int, model: MixtureOfExperts, contest: Contest) -> None:
-        self.version, self.model = version, model
-        self._contest = contest
-        self.failure = ""
-        """Why it does not predict any more, if it could not score events."""
-
-    def score(
-        self,
-        fields: Sequence[str],
-        X: FloatArray,
-        targets: Any,
-        texts: Mapping[str, Sequence[str | None]],
-        *,
-        traced: bool,
-    ) -> Outcome | None:
-        if self.failure:
-            return None
-        try:
-            return self.model.score_rows(fields, X, targets, texts=texts, traced=traced)
-        except Exception as error:  # noqa: BLE001 - whatever another process has written, learning goes on
-            self.failure = f"{type(error).__name__}: {error}"
-            return None
-
-    def choose(self, own: FloatArray, scored: Outcome) -> BoolArray:
-        chosen = self._contest.choose(own, scored.losses)
-        # Beyond these limits sums of losses would soon be infinite.
-        sound = (np.abs(scored.predictions) <= 1e100).all(axis=1)  # false for NaN as well
-        if not self.model.is_classifier:
-            sound &= ~(scored.losses > 1e200)
-        return chosen & sound

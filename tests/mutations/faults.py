@@ -188,7 +188,7 @@ FAULTS = {
     ],
     "lags": [
         Fault("lags-follow-slowly", "own = TARGET_PACE if is_near else INPUT_PACE", "own = INPUT_PACE"),
-        Fault("lags-see-themselves", "np.cumsum(learned) - learned\n", "np.cumsum(learned)\n"),
+        Fault("lags-see-themselves", "size + np.cumsum(learned) - learned\n", "size + np.cumsum(learned)\n"),
         Fault("lags-in-wrong-order", "- np.arange(1, size + 1)]", "- np.arange(size, 0, -1)]"),
         Fault("lags-of-unlearned-events", "sources[learned]]", "sources]"),
         Fault("own-lags-overwritten", "np.where(own, X[:, :width], lags)", "lags"),
@@ -310,11 +310,15 @@ FAULTS = {
         Fault("saving-not-tried-again", "if left <= 0 or self.stop.requested:", "if True:"),
     ],
     "pipeline": [
-        Fault("predicted-counted-twice", "predicted_only=self.used - self.learned", "predicted_only=self.used"),
+        Fault("predicted-counted-twice", "for each in used) - len(losses)", "for each in used)"),
         Fault("weight-ignored", "weights[given] = good[given, -1]", "weights[given] = 1.0"),
-        Fault("row-version-of-after", "np.cumsum(learned) - learned)[used]", "np.cumsum(learned))[used]"),
+        Fault("row-version-of-after", "n + np.cumsum(learned) - learned", "n + np.cumsum(learned)"),
         Fault("letters-in-order-of-checks", "rejected = sorted(self._letters)", "rejected = list(self._letters)"),
-        Fault("new-class-known-before", ".concatenate([[classes], met[:-1]])", ".concatenate([[classes], met[1:]])"),
+        Fault(
+            "new-class-known-before",
+            "[classes], met]).astype(np.int64))[:-1]",
+            "[classes], met]).astype(np.int64))[1:]",
+        ),
     ],
     "rows": [
         Fault("unknown-outputs-as-objects", "            targets[i] = None\n", "            pass\n"),
@@ -374,8 +378,16 @@ FAULTS = {
             "            chosen[i] = self.favours_rival\n",
         ),
         Fault("outlier-decides-who-predicts", "min(max(loss - other, -MAX_GAIN), MAX_GAIN)", "loss - other"),
-        Fault("unknown-class-scores-a-hit", "wide[rows, -1] = np.maximum(wide[rows, -1], theirs[:, j])", "pass"),
-        Fault("guard-sees-the-rival", "losses.append(outcome.losses[learned", "losses.append(served.losses[learned"),
+        Fault(
+            "unknown-class-scores-a-hit",
+            "np.maximum(predictions[:, at], column)",
+            "column * (name in names)",
+        ),
+        Fault(
+            "guard-sees-the-rival",
+            "*(each.outcome.losses[",
+            "*((each.outcome if each.rival is None else each.rival[1]).losses[",
+        ),
     ],
     "challengers": [
         Fault("scores-over-other-events", "at = outcome.learned & np.isin(rows, both)", "at = outcome.learned"),

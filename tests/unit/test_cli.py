@@ -200,7 +200,7 @@ def test_what_was_rejected_and_what_vanished_stands_at_the_end_of_a_run_and_in_a
     done = call("run", "c.toml")
     said = "270 of 300 events learned; 30 (10.0%) rejected"
     assert done.stdout.splitlines()[-1] == said
-    assert "vanished           b 135\n" in done.stdout
+    assert "vanished          b 135\n" in done.stdout
     assert "each of 135 events had 'b', and none has since path gone.csv, offset" in done.stderr
     table = call("evaluate", "gone.csv", "--target", "y", "--set", "model.n_experts=1").stdout
     assert table.startswith(f"gone.csv: {said}. Each is predicted before it is learned\n")

@@ -5,7 +5,7 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from streammoe.commands.demo import REGRESSION, command
+from streammoe.commands.demo import AGAINST, FILE, command
 
 
 def run(folder, *options):
@@ -18,22 +18,18 @@ def scores(shown):
     return {name.partition(",")[0]: (float(whole), float(late)) for name, whole, late in rows}
 
 
-def learners(task):
-    return [name.replace(":", " ") for name in task.against]
-
-
 def test_regression_is_won_and_can_be_shown_again(tmp_path):
     folder = tmp_path / 'a "quoted" folder'
     first, again = run(folder), run(folder)
     assert "trump-approval.csv: 1,001 events" in first.stdout
-    assert list(scores(first.stdout)) == ["streammoe", *learners(REGRESSION), "running mean"]
+    assert list(scores(first.stdout)) == ["streammoe", *(name.replace(":", " ") for name in AGAINST), "running mean"]
     ours, *others = scores(first.stdout).values()
     assert all(ours[0] < other[0] and ours[1] < other[1] for other in others)
     assert scores(first.stdout) == scores(again.stdout)
     assert {path.name for path in folder.iterdir()} >= {"trump-approval.csv", "demo.toml", "checkpoints"}
 
 
-@pytest.mark.parametrize("name", ["demo.toml", REGRESSION.file])
+@pytest.mark.parametrize("name", ["demo.toml", FILE])
 def test_what_somebody_has_edited_is_kept(tmp_path, name):
     (tmp_path / name).write_text("mine")
     done = run(tmp_path)

@@ -100,7 +100,9 @@ def test_what_passes_after_a_fix_is_learned_as_if_it_came_last(format):
 def test_a_record_is_written_once_for_each_place_and_only_if_it_is_whole():
     config = keep(letter(4), letter(8), letter(4), letter(12, b"1", None))
     records = Records()
-    assert read_contents(config, records=records).counts == [("malformed", "decode", 4)]
+    assert read_contents(config, records=records)["counts"] == [
+        {"reason": "malformed", "stage": "decode", "letters": 4}
+    ]
     assert (records.write(Path("again.csv")), records.repeated, records.incomplete) == (2, 1, 1)
     assert Path("again.csv").read_bytes() == b"a,y\n1,2\n1,2\n"
     LETTERS.unlink()
@@ -129,7 +131,7 @@ def test_what_waited_in_vain_is_kept_and_counts_once_and_half_an_event_is_not_wr
     write("jsonl", [*features, *labels[-100:]])
     done = learn("1e6", "jsonl", *flags)
     found = read_contents(settings("1e6", "jsonl", *flags))
-    kept = Counter({reason: n for reason, _, n in found.counts})
+    kept = Counter({each["reason"]: each["letters"] for each in found["counts"]})
     assert (done.expired, done.rejected, done.pending) == (kept["expired"], kept.total() - kept["expired"], 0)
     assert kept["expired"] > 70
     assert "expired" not in caplog.text  # which is no surprise that a log would tell of
@@ -140,7 +142,7 @@ def test_what_is_no_letter_is_counted_and_a_file_without_any_is_an_error():
     config = keep(letter(0))
     with LETTERS.open("ab") as stream:
         stream.write(b'\xff what\n[1]\n{"place": {}}\n{"half')
-    assert read_contents(config).unreadable == 4
+    assert read_contents(config)["unreadable"] == 4
     LETTERS.write_text("no letter\n")
     with pytest.raises(SourceError):
         read_contents(config)

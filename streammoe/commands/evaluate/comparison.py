@@ -15,7 +15,6 @@ from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import active_children, get_context, parent_process
-from typing import Any
 
 from streammoe.commands.evaluate.prequential import Evaluation, evaluate, table, to_values
 from streammoe.daemon.loop import ProgressListener
@@ -24,7 +23,7 @@ from streammoe.errors import ConfigError, StreammoeError
 from streammoe.settings import Settings
 
 LOOK_SECONDS = 0.2
-"""Time between two looks at how far processes are, and whether to stop."""
+"""Time between two looks at which processes are done, and whether to stop."""
 
 
 def groups_of(vs: Sequence[str], grid: Sequence[str]) -> list[tuple[str, ...]]:
@@ -55,20 +54,19 @@ def compare(
     if len({(each.model.kind, each.schema.targets) for each in groups}) > 1:
         raise ConfigError("--vs, --grid: must leave model.kind and schema.target as they are, to compare scores")
     context = get_context("spawn")  # threads of a parent that forks may hold locks for ever
-    done = context.Array("d", len(groups), lock=False)
     others = active_children()
-    with ProcessPoolExecutor(min(jobs, len(groups)), context, _begin, (done,)) as pool:
+    with ProcessPoolExecutor(min(jobs, len(groups)), context, _begin) as pool:
         # What they inherit, since terminals send Ctrl-C to all; this process gets it a moment later.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            runs = [pool.submit(_run, i, settings, source_name) for i, settings in enumerate(groups)]
+            runs = [pool.submit(evaluate, settings, source_name=source_name) for settings in groups]
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
             waiting = set(runs)
             while waiting and not stop.requested:
                 ended, waiting = wait(waiting, LOOK_SECONDS)
-                on_progress((int(1000 * sum(done)), 1000 * len(runs)))
+                on_progress((len(runs) - len(waiting), len(runs)))
                 for run in ended:
                     run.result()
             return [] if waiting else [run.result() for run in runs]
@@ -79,29 +77,16 @@ def compare(
                 process.terminate()
 
 
-_done: list[Any] = []
-"""In a process that evaluates: how far each run is, from 0 to 1, in an array that all share."""
-
-
-def _begin(done: Any) -> None:
+def _begin() -> None:
     """Set up a process, which ends with its parent."""
     logging.disable(logging.WARNING)  # the same is said of each group
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _done.append(done)
 
 
 def _end_with_parent() -> None:
     if (parent := parent_process()) is not None:
         parent.join()
     os._exit(1)
-
-
-def _run(i: int, settings: Settings, source_name: str) -> Evaluation:
-    def follow(progress: tuple[int, int] | None) -> None:
-        done, total = progress or (0, 1)
-        _done[0][i] = done / max(total, 1)
-
-    return evaluate(settings, source_name=source_name, on_batch=follow)
 
 
 def comparison(groups: Sequence[tuple[str, ...]], evaluations: Sequence[Evaluation], *, as_json: bool) -> str:

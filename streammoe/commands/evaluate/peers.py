@@ -7,10 +7,10 @@ import importlib
 import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from river import base, dummy, multiclass, preprocessing, stats
+from river import base, multiclass, preprocessing
 
 from streammoe.errors import ConfigError
 
@@ -45,28 +45,26 @@ class Peer:
 
     Args:
         name: name in the table.
-        make: creates a learner.
+        learner: its class.
         classify: whether targets are labels.
         outputs: number of targets.
-        takes_text: whether the learner accepts texts.
     """
 
-    def __init__(
-        self, name: str, make: Callable[[], Any], *, classify: bool, outputs: int = 1, takes_text: bool = False
-    ) -> None:
+    def __init__(self, name: str, learner: type[Any], *, classify: bool, outputs: int) -> None:
         self.name = name
-        self.losses: list[float] = []
-        """Squared errors, or misses."""
+        self.scores: list[float] = []
+        """Squared errors, or whether it was right."""
         self.seconds = 0.0
         self.failure: str | None = None
         """Why the learner failed, if it did."""
         self._classify = classify
-        self._takes_text = takes_text
+        self._takes_text = learner.__name__ in TAKE_TEXT
         self._scaler = preprocessing.StandardScaler()
-        self._models = [make() for _ in range(outputs)]
+        given = {"seed": 0} if _takes(learner, "seed") else {}
+        self._models = [learner(**given) for _ in range(outputs)]
+        if classify and not self._models[0]._multiclass:  # noqa: SLF001 - River has no other way to ask
+            self._models = list(map(multiclass.OneVsRestClassifier, self._models))
         self._takes_weights = _takes(self._models[0], "w")
-        self.looks = not isinstance(self._models[0], dummy.PriorClassifier | dummy.StatisticRegressor)
-        """Whether the learner uses features at all."""
 
     def run(self, events: Sequence[Event]) -> None:
         """Predict and learn these events, one after the other, unless the learner has failed."""
@@ -75,42 +73,33 @@ class Peer:
         started = time.perf_counter()
         try:
             for event in events:
-                self.losses.append(self._run_one(event))
+                self.scores.append(self._run_one(event))
         except Exception as error:  # noqa: BLE001 - an error of a foreign learner must not end the run
-            self.failure = f"{type(error).__name__} after {len(self.losses):,} events: {error}"
+            self.failure = f"{type(error).__name__} after {len(self.scores):,} events: {error}"
             LOGGER.warning("%s failed: %s", self.name, self.failure)
         self.seconds += time.perf_counter() - started
 
     def _run_one(self, event: Event) -> float:
         x = self._features(event, learn=False)
         if self._classify:
-            loss = float(self._models[0].predict_one(x) != event.y)
+            score = float(self._models[0].predict_one(x) == event.y)
         else:
             assert not isinstance(event.y, str)  # noqa: S101 - for the type checker
             predictions = [model.predict_one(x) or 0.0 for model in self._models]  # some predict None at first
-            loss = sum((y - p) ** 2 for y, p in zip(event.y, predictions, strict=True)) / len(event.y)
+            score = sum((y - p) ** 2 for y, p in zip(event.y, predictions, strict=True)) / len(event.y)
         x = self._features(event, learn=True)
         more = {"w": event.weight} if self._takes_weights and event.weight != 1.0 else {}
         for model, y in zip(self._models, (event.y,) if self._classify else event.y, strict=True):
             model.learn_one(x, y, **more)
-        return loss
+        return score
 
     def _features(self, event: Event, *, learn: bool) -> dict[str, Any]:
-        if not self.looks:
-            return {}
         if learn:
             self._scaler.learn_one(event.numbers)  # type: ignore[no-untyped-call]
         x: dict[str, Any] = self._scaler.transform_one(event.numbers)  # type: ignore[no-untyped-call]
         if event.texts:
             x |= event.texts if self._takes_text else {f"{name}={text}": 1.0 for name, text in event.texts.items()}
         return x
-
-
-def make_baseline(*, classify: bool, outputs: int) -> Peer:
-    """Create the trivial baseline: the mean, or the most frequent class, so far."""
-    if classify:
-        return Peer("most frequent class", dummy.PriorClassifier, classify=True)
-    return Peer("running mean", lambda: dummy.StatisticRegressor(stats.Mean()), classify=False, outputs=outputs)
 
 
 def make_peer(name: str, *, classify: bool, outputs: int) -> Peer:
@@ -130,15 +119,7 @@ def make_peer(name: str, *, classify: bool, outputs: int) -> Peer:
         hint = f"did you mean {PREFIX}{near[0]}?" if near else f"choose one of {', '.join(sorted(known))}"
         task = "classifier" if classify else "regressor"
         raise ConfigError(f"--against {name!r}: must be a River {task}; {hint}")
-    learner = found[1]
-    given = {"seed": 0} if _takes(learner, "seed") else {}
-    wrap = classify and not learner(**given)._multiclass  # noqa: SLF001 - River has no other way to ask
-
-    def make() -> Any:
-        model = learner(**given)
-        return multiclass.OneVsRestClassifier(model) if wrap else model
-
-    return Peer(f"river {short}", make, classify=classify, outputs=outputs, takes_text=short in TAKE_TEXT)
+    return Peer(f"river {short}", found[1], classify=classify, outputs=outputs)
 
 
 def learners(*, classify: bool) -> Mapping[str, tuple[str, type[Any]]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from streammoe.assembly import batches_of
 from streammoe.commands.evaluate.output_files import describe_n_experts, finite_or_none, format_number
-from streammoe.commands.evaluate.peers import Event, make_baseline, make_peer
+from streammoe.commands.evaluate.peers import Event, make_peer
 from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.model import compile_kernels, model_from, schema_of
@@ -25,7 +25,7 @@ from streammoe.engine.intervals import crps
 from streammoe.estimators import MixtureOfExperts
 from streammoe.pipeline.decoders import decoder
 from streammoe.pipeline.pipeline import Pipeline
-from streammoe.pipeline.scores import MIN_PROBABILITY, Average, ClassificationScores, PrequentialScores, Spread
+from streammoe.pipeline.scores import Average, ClassificationScores, PrequentialScores, Scores, Spread
 from streammoe.ports import Batch
 from streammoe.settings import Settings
 from streammoe.text import share_learned
@@ -70,9 +70,15 @@ class Evaluation(Tally):
         """Name of the score."""
         return "accuracy" if self.classify else "RMSE"
 
-    def score(self, loss: Any) -> Any:
-        """Convert a mean loss to the score: the root of squared errors, or 1 minus the misses."""
-        return 1.0 - loss if self.classify else np.sqrt(loss)
+    def add_row(self, name: str, scores: FloatArray, seconds: float = math.nan, failure: str | None = None) -> None:
+        """Add the results of a learner: squared errors, or whether it was right, of all events."""
+        n = len(scores)
+        score = last_quarter = speed = math.nan
+        if failure is None and n:
+            means = [float(part.mean()) for part in (scores, scores[n * 3 // 4 :])]
+            score, last_quarter = means if self.classify else map(math.sqrt, means)
+            speed = n / seconds if seconds else math.nan
+        self.rows.append(LearnerScores(name, score, last_quarter, None, speed, failure))
 
 
 def evaluate(
@@ -100,12 +106,13 @@ def evaluate(
     schema, classify = schema_of(settings), settings.model.kind == "classifier"
     outputs = len(schema.targets)
     peers = [make_peer(name, classify=classify, outputs=outputs) for name in dict.fromkeys(against)]
-    peers.append(make_baseline(classify=classify, outputs=outputs))
-    scores = _Misses() if classify else _SquaredErrors(outputs)
+    scores: Scores = ClassificationScores() if classify else _AllScores(outputs)
+    own, baseline = _Kept(), _Kept()
+    names = ("hits", "baseline_hits") if classify else ("squared_error", "baseline_squared_error")
+    scores.averages |= zip(names, (own, baseline), strict=True)
     pipeline = Pipeline(model_from(settings), schema, scores)
     evaluation = Evaluation(source_name, classify, pipeline.model, settings.learning_settings())
     seconds = 0.0
-    uses_features = any(each.looks for each in peers)
     batches = batches_of(settings, on_batch, stop)
     compile_kernels(settings)
     try:
@@ -115,36 +122,31 @@ def evaluate(
                 processed = pipeline.process(batch)
             seconds += time.perf_counter() - started
             evaluation.count(processed, batch)
-            if not batch.too_long and processed.outcomes["learned"]:
-                events = _events(pipeline, batch, processed.bad, uses_features)
+            if peers and not batch.too_long and processed.outcomes["learned"]:
+                events = _events(pipeline, batch, processed.bad)
                 for each in peers:
                     each.run(events)
     except FitCancelled:
         pass
     evaluation.stopped = stop is not None and stop.requested
     if not evaluation.stopped:
-        evaluation.check_learned(source_name, schema)
-        max_ratio = settings.dead_letters.max_ratio
-        evaluation.check_rejected(
-            source_name, max_ratio, instead="no scores", remedy="To score the others nevertheless"
-        )
-    ours = np.concatenate([np.empty(0), *scores.pieces])
-    if isinstance(scores, _SquaredErrors):
+        evaluation.check(source_name, settings, instead="no scores", remedy="To score the others nevertheless")
+    if isinstance(scores, _AllScores):
         seconds -= scores.seconds
         evaluation.intervals, evaluation.crps = scores.of_intervals(schema.targets), scores.crps.means()["running"]
-    row = _row(evaluation, f"streammoe, {describe_n_experts(pipeline.model)}", ours, seconds)
-    evaluation.rows = [row._replace(log_loss=scores.log_loss.means()["running"])]
-    evaluation.rows += [_row(evaluation, p.name, np.array(p.losses), p.seconds, p.failure) for p in peers]
-    if pipeline.presence is not None:
-        evaluation.vanished = pipeline.presence.vanished
+    evaluation.add_row(f"streammoe, {describe_n_experts(pipeline.model)}", own.values(), seconds)
+    evaluation.rows[0] = evaluation.rows[0]._replace(log_loss=scores.log_loss.means()["running"])
+    for peer in peers:
+        evaluation.add_row(peer.name, np.array(peer.scores), peer.seconds, peer.failure)
+    evaluation.add_row("most frequent class" if classify else "running mean", baseline.values())
+    evaluation.vanished = pipeline.presence.vanished
     return evaluation
 
 
-def _events(pipeline: Pipeline, batch: Batch, bad: BoolArray, uses_features: bool) -> list[Event]:
+def _events(pipeline: Pipeline, batch: Batch, bad: BoolArray) -> list[Event]:
     """Return the events of a batch that our model has learned."""
     # Records rejected for their features are in `bad`, whichever fields are decoded here.
     roles = pipeline.columns.roles(pipeline.model.column_kinds)
-    roles = roles if uses_features else roles._replace(kinds={})
     fields = roles.fields
     decoded = decoder(batch.format).decode(batch, roles)
     learned = ~bad[decoded.rows] & (decoded.weights > 0.0)
@@ -164,18 +166,24 @@ def _events(pipeline: Pipeline, batch: Batch, bad: BoolArray, uses_features: boo
     return events
 
 
-def _row(
-    evaluation: Evaluation, name: str, losses: FloatArray, seconds: float, failure: str | None = None
-) -> LearnerScores:
-    n, score = len(losses), evaluation.score
-    if failure is not None or not n:
-        return LearnerScores(name, math.nan, math.nan, None, math.nan, failure)
-    speed = n / seconds if seconds else math.nan
-    return LearnerScores(name, float(score(losses.mean())), float(score(losses[n * 3 // 4 :].mean())), None, speed)
+class _Kept(Average):
+    """Averages that keep all values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: list[FloatArray] = []
+
+    def update(self, values: FloatArray) -> None:
+        super().update(values)
+        self._pieces.append(values)
+
+    def values(self) -> FloatArray:
+        """Return all of them."""
+        return np.concatenate([np.empty(0), *self._pieces])
 
 
-class _SquaredErrors(PrequentialScores):
-    """Scores that record the squared errors of all events, and score all that is said of their distribution.
+class _AllScores(PrequentialScores):
+    """Scores of all that is said of the distribution of every event.
 
     Attributes:
         crps: the continuous ranked probability score, in units of the target.
@@ -184,7 +192,6 @@ class _SquaredErrors(PrequentialScores):
 
     def __init__(self, outputs: int) -> None:
         super().__init__(outputs, every=1)
-        self.pieces: list[FloatArray] = []
         self.crps, self.seconds = Average(), 0.0
 
     def of_intervals(self, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -196,37 +203,13 @@ class _SquaredErrors(PrequentialScores):
             for level in LEVELS
         ]
 
-    def update(
-        self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spreads: Sequence[Spread] = ()
-    ) -> None:
+    def score_intervals(self, Y: FloatArray, spread: Spread | None) -> None:
         started = time.perf_counter()
-        self.score_intervals(Y, spreads)
-        found = np.full(len(Y), math.nan)
-        for each in spreads:
-            found[each.rows] = crps(each.trace, Y[each.rows], each.noise).mean(axis=1)
-        self.crps.update(found[np.isfinite(found)])
+        super().score_intervals(Y, spread)
+        if spread is not None:
+            found = crps(spread.trace, Y, spread.noise).mean(axis=1)
+            self.crps.update(found[np.isfinite(found)])
         self.seconds += time.perf_counter() - started
-        self.log_loss.update(losses)
-        self.pieces.append(((Y - predictions) ** 2).mean(axis=1))
-
-
-class _Misses(ClassificationScores):
-    """Scores that record the misses of all events."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pieces: list[FloatArray] = []
-
-    def update(
-        self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spreads: Sequence[Spread] = ()
-    ) -> None:
-        if not len(losses):
-            return
-        self.log_loss.update(np.minimum(losses, -math.log(MIN_PROBABILITY)))
-        classes = Y[:, 0].astype(np.int64)
-        known = predictions.max(axis=1, initial=0.0) > 0.0
-        missed = (predictions.argmax(axis=1) != classes) | ~known
-        self.pieces.append(missed.astype(np.float64))
 
 
 # --- reports --------------------------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from streammoe.daemon.model import schema_of
 from streammoe.errors import SourceError, TooManyBadRecords
 from streammoe.pipeline.decoders import Values, decoder
 from streammoe.pipeline.pipeline import BatchResult
 from streammoe.pipeline.schema import Schema
 from streammoe.ports import Batch, DeadLetter
+from streammoe.settings import Settings
 from streammoe.text import printable, shown, some_of
 
 
@@ -45,16 +47,31 @@ class Tally:
         for reason, letter in later.first_of.items():
             self.first_of.setdefault(reason, letter)
 
-    def check_learned(self, source: str, schema: Schema) -> None:
-        """Check that anything was learned.
+    def check(self, source: str, settings: Settings, *, instead: str, remedy: str) -> None:
+        """Check that anything was learned, and that a model of it would represent the file.
+
+        Args:
+            source: for the message.
+            settings: with the schema, and the share of the records that may be rejected.
+            instead: consequence of too many, for the message.
+            remedy: beginning of the advice, for the message.
 
         Raises:
-            SourceError: nothing was; with the reason.
+            SourceError: nothing was learned; with the reason.
+            TooManyBadRecords: more records were rejected than the settings allow.
         """
+        rejected, max_ratio = self.outcomes["rejected"], settings.dead_letters.max_ratio
+        n = rejected + self.outcomes["learned"] + self.outcomes["predicted_only"]
         if self.outcomes["learned"]:
+            if rejected > max_ratio * n:
+                raise TooManyBadRecords(
+                    f"{source}: {instead}: {rejected:,} of {n:,} records were rejected, and dead_letters.max_ratio "
+                    f"allows a share of {max_ratio:g} {self.describe_rejected()}. {remedy}, raise that setting "
+                    "(--set dead_letters.max_ratio=1)"
+                )
             return
-        if self.first_idle is not None and self.outcomes["predicted_only"] >= self.outcomes["rejected"]:
-            raise SourceError(f"{source}: {_describe_missing(schema, self.first_idle)}")
+        if self.first_idle is not None and self.outcomes["predicted_only"] >= rejected:
+            raise SourceError(f"{source}: {_describe_missing(schema_of(settings), self.first_idle)}")
         if self.first_of:
             raise SourceError(f"{source}: no event could be learned; records were rejected {self.describe_rejected()}")
         if skipped := self.outcomes["skipped"]:
@@ -63,27 +80,6 @@ class Tally:
                 "with null in place of an event; look at source.record"
             )
         raise SourceError(f"{source}: it has no records; give a file with records")
-
-    def check_rejected(self, source: str, max_ratio: float, *, instead: str, remedy: str) -> None:
-        """Check that not too many records were rejected: a model of the rest would not represent the file.
-
-        Args:
-            source: for the message.
-            max_ratio: share of the records that may be rejected.
-            instead: consequence, for the message.
-            remedy: beginning of the advice, for the message.
-
-        Raises:
-            TooManyBadRecords: more were rejected.
-        """
-        rejected = self.outcomes["rejected"]
-        n = rejected + self.outcomes["learned"] + self.outcomes["predicted_only"]
-        if rejected > max_ratio * n:
-            raise TooManyBadRecords(
-                f"{source}: {instead}: {rejected:,} of {n:,} records were rejected, and "
-                f"dead_letters.max_ratio allows a share of {max_ratio:g} {self.describe_rejected()}. {remedy}, raise "
-                "that setting (--set dead_letters.max_ratio=1)"
-            )
 
     def describe_rejected(self) -> str:
         """Describe the rejected records: counts by reason, the first detail, and possible remedies."""

@@ -85,7 +85,10 @@ def command(
     by_processes = workers is not None or scheduler is not None
     if not options.targets and config is None:
         raise click.UsageError("Missing option '--target', or '--config' with a configuration that names it")
-    _check_files(data, by_processes=by_processes)
+    if len(data) > 1 and not by_processes:
+        raise click.UsageError("Several files need --workers, or --scheduler")
+    if by_processes and data == ("-",):
+        raise click.UsageError("'--workers' and '--scheduler' read files, not stdin (-)")
     from streammoe.batch import FitPlan
     from streammoe.commands.evaluate.file_settings import files_of, settings_of
     from streammoe.commands.evaluate.output_files import as_config_error, check_outputs
@@ -105,14 +108,6 @@ def command(
         with as_config_error("--out", out):
             result.fit.model.save(out)
     click.echo(to_json(result, out) if as_json else table(result, out))
-
-
-def _check_files(data: tuple[str, ...], *, by_processes: bool) -> None:
-    """Check that several processes have something to do, and several files the processes for it."""
-    if len(data) > 1 and not by_processes:
-        raise click.UsageError("Several files need --workers, or --scheduler")
-    if by_processes and data == ("-",):
-        raise click.UsageError("'--workers' and '--scheduler' read files, not stdin (-)")
 
 
 def _fitted(fit: Callable[..., FileFit | None], plan: FitPlan) -> FileFit:

@@ -22,7 +22,6 @@ from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.estimators import MixtureOfExperts
 from streammoe.model.gathering import gathering
 from streammoe.pipeline.pipeline import Pipeline
-from streammoe.pipeline.scores import ClassificationScores, PrequentialScores
 from streammoe.settings import Settings
 
 LOGGER = logging.getLogger("streammoe.fit")
@@ -67,10 +66,8 @@ def fit_source(
         SourceError: reading failed, or no record could be used.
         TooManyBadRecords: more of the records were rejected than `dead_letters.max_ratio` allows; nothing is fitted.
     """
-    schema = schema_of(settings)
     model, plan = model_to_fit(settings, plan, from_model)
-    scores = ClassificationScores() if settings.model.kind == "classifier" else PrequentialScores(len(schema.targets))
-    pipeline = Pipeline(model, schema, scores, is_pretrained=from_model is not None)
+    pipeline = Pipeline(model, schema_of(settings), is_pretrained=from_model is not None)
     records = Tally()
     with gathering(model.learner):
         for each in batches_of(settings, on_batch, stop):
@@ -112,13 +109,7 @@ def check_records(records: Tally, source_name: str, settings: Settings, model: M
         SourceError: no record could be used.
         TooManyBadRecords: more of them were rejected than the settings allow.
     """
-    records.check_learned(source_name, schema_of(settings))
-    records.check_rejected(
-        source_name,
-        settings.dead_letters.max_ratio,
-        instead="nothing was fitted",
-        remedy="To fit the others nevertheless",
-    )
+    records.check(source_name, settings, instead="nothing was fitted", remedy="To fit the others nevertheless")
     if rejected := records.outcomes["rejected"]:
         n = records.counts()["events"] - records.outcomes["skipped"]
         counts = records.format_reasons()
@@ -134,6 +125,7 @@ def table(result: FileFit, out: Path | None) -> str:
     fit = result.fit
     score = ("accuracy", fit.accuracy) if fit.rmse is None else ("RMSE", fit.rmse)
     rounds = f"{fit.rounds:,} round{'' if fit.rounds == 1 else 's'}"
+    ended = "converged" if fit.converged else "not converged"
     shares = "  ".join(f"{share:.3f}" for share in fit.model.masses)
     options = fit.model.options
     chosen = f"selected from 1 to {options.most_experts}" if options.is_choosing and fit.start == "warmup" else ""
@@ -150,16 +142,12 @@ def table(result: FileFit, out: Path | None) -> str:
     width = max(len(value) for _, value, _ in lines)
     return "\n".join(
         [
-            f"{result.source}: {fit.n:,} rows fitted, {rounds}, {_ending(fit)}",
+            f"{result.source}: {fit.n:,} rows fitted, {rounds}, {ended} ({fit.reason})",
             "",
             *(f"{name:12}{value:{width}}  {note}".rstrip() for name, value, note in lines),
             *(["", *result.records.notes()] if result.records.notes() else []),
         ]
     )
-
-
-def _ending(fit: Fit) -> str:
-    return f"{'converged' if fit.converged else 'not converged'} ({fit.reason})"
 
 
 def to_json(result: FileFit, out: Path | None) -> str:

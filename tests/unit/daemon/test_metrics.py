@@ -50,9 +50,8 @@ def learned(kind="regressor", n=200, warmup=100):
         model.set_targets(["low", "high"])
     model.set_columns(["x0", "x1"])
     outcome = model.learn_rows(X, targets, traced=True)
-    rows = np.arange(n)
-    spreads = [] if kind == "classifier" else [Spread(rows, outcome.trace, model.noise)]
-    scores.update(outcome.losses, outcome.predictions, outcome.targets, spreads)
+    spread = None if kind == "classifier" else Spread(outcome.trace, model.noise)
+    scores.update(outcome.losses, outcome.predictions, outcome.targets, spread)
     return model, scores
 
 

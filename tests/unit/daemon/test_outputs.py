@@ -1,16 +1,15 @@
 """How long a sink keeps its callers waiting is seen from another thread."""
 
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from streammoe.daemon.outputs import Outputs
 from streammoe.errors import RetriableCheckpointError, RetriableSinkError
-from streammoe.kernels.state import Trace
-from streammoe.pipeline.sink_wait import Answer, SinkWait
-from streammoe.pipeline.writing import PredictionWriter, Written
+from streammoe.pipeline.sink_wait import SinkWait
+from streammoe.pipeline.writing import PredictionWriter
+from streammoe.ports import Predictions
 from tests.kafka_lab.lab import wait_until
 
 
@@ -37,10 +36,11 @@ def fail(error):
 
 def write_row(sink, wait):
     """Write a prediction."""
-    one, trace = np.ones((1, 1)), Trace(*np.ones((5, 0)))
-    row = Written([{"row": 0}], None, np.ones(1, np.int64), one, one, None, np.ones(1), trace, one)
-    model = SimpleNamespace(output_names=["y"], is_classifier=False)
-    PredictionWriter(sink, 0.0, gate=False, wait=wait).write(row, model, ("y",), None, None)
+    one = np.ones((1, 1))
+    row = Predictions(
+        locations=[{"row": 0}], versions=np.ones(1, np.int64), predictions=one, targets=one, outputs=("y",)
+    )
+    PredictionWriter(sink, 0.0, gate=False, wait=wait).write(row)
 
 
 def started(call):
@@ -83,8 +83,6 @@ def test_a_wait_goes_on_between_attempts_and_over_a_new_sink_until_one_succeeds(
     for _ in range(2):
         with pytest.raises(type(error)):
             outputs(wait, flush=lambda: fail(error)).flush()
-    with wait.call(Answer.UNANSWERED):  # the next one is asked what was committed
-        pass
     lasted = wait.seconds
     assert lasted > 0
     write_row(Sink(), wait)  # which may only buffer

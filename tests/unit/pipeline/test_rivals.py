@@ -5,9 +5,10 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
+from streammoe.pipeline.pipeline import Rival
 from streammoe.pipeline.predictions import JsonlPredictions
 from streammoe.pipeline.writing import PredictionWriter
-from streammoe.scaleout.rival import Contest, GlobalRival
+from streammoe.scaleout.rival import Contest
 from tests.unit.pipeline.streams import TARGETS, WARM_UP, batches_of, event, pipeline, run
 from tests.unit.pipeline.written_rows import lines
 
@@ -57,7 +58,7 @@ def test_the_rival_predicts_what_it_would_alone_and_learning_is_what_it_would_be
     alone = pipeline(kind)
     before = run(alone, events, FORMATS[kind], sizes)
     line = pipeline(kind, predictions=writer("rows.jsonl"))
-    line.rival, line.may_have_rival = GlobalRival(7, rival, Contest(always=True)), True
+    line.rival, line.may_have_rival = Rival(7, rival, Contest(always=True).choose), True
     line.scores.every = kind != "classifier"  # so that all intervals are scored
     assert run(line, events, FORMATS[kind], sizes) == before, "with the losses, which the guard sees"
     assert line.model.state_digest() == alone.model.state_digest()
@@ -98,7 +99,7 @@ def test_what_the_rival_cannot_say_in_numbers_the_own_model_says(writer):
     for i in range(3 * WARM_UP):
         rival.learn_one({"a": 1e-150 * i, "b": 1.0}, 1e-160 * (i % 7))
     line = pipeline("regressor", predictions=writer("rows.jsonl"))
-    line.rival, line.may_have_rival = GlobalRival(3, rival, Contest(always=True)), True
+    line.rival, line.may_have_rival = Rival(3, rival, Contest(always=True).choose), True
     for batch in batches_of([event("regressor", i) for i in range(N)], "jsonl", (20,)):
         line.process(batch)
     assert np.isfinite(line.scores.log_loss.total)

@@ -51,26 +51,16 @@ def numbers():
     rng = np.random.default_rng(3)
     Y = rng.normal(loc=[1.0, -5.0, 100.0], scale=3.0, size=(N, 3))
     predictions = Y + rng.normal(size=(N, 3))
-    return PrequentialScores(3), rng.normal(size=N), predictions, Y, spreads_of(predictions)
+    return PrequentialScores(3), rng.normal(size=N), predictions, Y, spread_of(predictions)
 
 
-def spreads_of(means):
-    """Normal distributions with these means, of which every third one is another model's; the first event has none."""
+def spread_of(means):
+    """Normal distributions with these means; the first event has none."""
     n = len(means)
     none = np.empty((n, 3, 0))
     trace = Trace(np.ones((n, 1)), means[:, None], np.broadcast_to([1.0, 4.0, 0.25], (n, 1, 3)), none, none[..., None])
     trace.shares[0] = 0.0
-    other = np.arange(n) % 3 == 0
-    return [np.arange(n), other, trace]
-
-
-def spreads_in(part, rows, other, trace):
-    """Return the spreads of some of these events, as the pipeline passes them."""
-    found = []
-    for each in (False, True):
-        at = np.flatnonzero(other[part] == each)
-        found.append(Spread(at, Trace(*(array[part][at] for array in trace)), Gaussian()))
-    return found
+    return trace
 
 
 def classes():
@@ -88,13 +78,14 @@ STREAMS = {"three outputs": numbers, "classes": classes}
 
 
 def scored(name, cuts=()):
-    scores, *events, spreads = STREAMS[name]()
+    scores, *events, trace = STREAMS[name]()
     for part in np.split(np.arange(N), cuts):
-        scores.update(*(array[part] for array in events), () if spreads is None else spreads_in(part, *spreads))
+        spread = None if trace is None else Spread(Trace(*(array[part] for array in trace)), Gaussian())
+        scores.update(*(array[part] for array in events), spread)
     return scores, *events
 
 
-def test_intervals_are_scored_whoever_predicted_them():
+def test_intervals_are_scored_where_something_was_predicted():
     scores, _, means, Y = scored("three outputs", [1, 7, 100])
     at = np.arange(1, N)  # of the first one nothing was predicted
     for (score, q, level), average in scores.intervals.items():
