@@ -211,22 +211,13 @@ def _flat(values: list[Any]) -> list[Any]:
     return flat
 
 
-def metadata(snapshot: Snapshot | None, name: str, *, has_interval: bool) -> ModelMetadata:
+def metadata(snapshot: Snapshot, name: str, *, has_interval: bool) -> ModelMetadata:
     """Return the metadata of the model: its inputs, which are its columns, and its outputs."""
-    if snapshot is None:
-        return ModelMetadata(name, [], PLATFORM, [], [], {})
-    return ModelMetadata(
-        name,
-        [str(snapshot.version)],
-        PLATFORM,
-        [
-            TensorMetadata(str(column), DATATYPES.get(kind, "BYTES"), [-1])
-            for column, kind in snapshot.model.column_kinds.items()
-        ],
-        [
-            TensorMetadata(each, part.datatype, [-1, *(width or -1 for width in part.widths)])
-            for each, part in _parts(snapshot, []).items()
-            if has_interval or each != "interval"
-        ],
-        _identity(snapshot),
-    )
+    kinds, parts = snapshot.model.column_kinds, _parts(snapshot, [])
+    inputs = [TensorMetadata(str(column), DATATYPES.get(kind, "BYTES"), [-1]) for column, kind in kinds.items()]
+    outputs = [
+        TensorMetadata(each, part.datatype, [-1, *(width or -1 for width in part.widths)])
+        for each, part in parts.items()
+        if has_interval or each != "interval"
+    ]
+    return ModelMetadata(name, [str(snapshot.version)], PLATFORM, inputs, outputs, _identity(snapshot))
