@@ -7,11 +7,7 @@ from prometheus_client import CollectorRegistry
 from streammoe.daemon.health import Health
 from streammoe.settings import MetricsSettings
 from streammoe.web.exposition import Exposition
-from streammoe.web.listener import Handler, Limits, Listener
-
-LIMITS = Limits(seconds=10.0, connections=64)
-"""A scrape takes milliseconds, so only idle clients lose their connections, and neither scrapes nor the daemon's files
-run out of descriptors."""
+from streammoe.web.listener import Handler, Listener
 
 
 class MetricsServer:
@@ -37,7 +33,7 @@ class MetricsServer:
         self.registry: CollectorRegistry | None = None
         """What is served; counters only once they are restored, so that they do not appear to jump."""
         routes = [("/(?:metrics)?", Exposition), ("/healthz", _Alive), ("/readyz", _Ready)]
-        self.listener = Listener(settings, routes, LIMITS, self)
+        self.listener = Listener(settings, routes, self)
         self.url = f"{self.listener.url}/metrics"
 
     def close(self) -> None:

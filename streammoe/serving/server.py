@@ -35,10 +35,8 @@ from streammoe.serving.snapshot import Published, Snapshot
 from streammoe.settings import ServeSettings
 from streammoe.text import shown
 from streammoe.web.exposition import Exposition
-from streammoe.web.listener import Handler, Limits, Listener
+from streammoe.web.listener import Handler, Listener
 
-LIMITS = Limits(seconds=30.0, connections=256, keeps_alive=True)
-"""The seconds also count between two requests on one connection; the settings say how large bodies may be."""
 MOST_POSITIONS = 2_000
 """Characters of positions in a header; longer ones are only in the metadata of the model."""
 OF_SERVING: dict[str, Metric] = {
@@ -121,14 +119,13 @@ class PredictionServer:
         self.predicted = Budget(settings.rows_per_second)
         self.explained = Budget(settings.rows_per_second / EXPLANATION_ROWS)
         self.routes = _routes(f"/v2/models/{settings.name}")
-        limits = LIMITS._replace(body_bytes=settings.max_body_bytes)
         paths: list[tuple[str, type[Handler]]] = [(each.pattern, _handler(each)) for each in self.routes]
         paths += [*page.ROUTES, ("/metrics", Exposition), (".*", _NotFound)]
-        self.listener = Listener(settings, paths, limits, self)
+        self.listener = Listener(settings, paths, self, settings.max_body_bytes)
         self.url = self.listener.url
 
     def close(self) -> None:
-        """Stop serving, and close all connections."""
+        """Answer what has come, and stop serving."""
         self.listener.close()
 
     @property
@@ -256,6 +253,7 @@ class JsonHandler(Handler):
     post = get
 
     def on_finish(self) -> None:
+        super().on_finish()
         metrics = self.of.metrics
         metrics.counter("streammoe_http_requests_total", self.route.path, str(self.get_status())).inc()
         metrics.histogram("streammoe_http_request_seconds").observe(self.request.request_time())
