@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
@@ -109,11 +108,6 @@ def answers(
         first = f"row {named[0].row}: {named[0].detail}" if named else ""
         found.append(RequestError(422, first, problems=named) if bad else [rows[i] for i in range(start, stop)])
     return found
-
-
-def compile_answers(snapshot: Snapshot, interval: float) -> None:
-    """Answer an empty request, so that compilation (cached after the first time) keeps no client waiting."""
-    answers(snapshot, [[b"{}"]], partial(predicted_rows, interval=interval))
 
 
 def ignored(snapshot: Snapshot, record: bytes) -> list[str]:

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 from tornado.web import RequestHandler
 
-from streammoe.catalogue import LiveMetrics, Metric
+from streammoe.catalogue import COMMON, LiveMetrics, Metric
 from streammoe.estimators import Explanation
 from streammoe.rows import Row
 from streammoe.serving import docs, inference, openapi, page
@@ -31,7 +31,7 @@ from streammoe.serving.answers import (
 )
 from streammoe.serving.figures import History, experts_of
 from streammoe.serving.openapi import JSON, Route
-from streammoe.serving.snapshot import Published, Snapshot
+from streammoe.serving.snapshot import Snapshot
 from streammoe.settings import ServeSettings
 from streammoe.text import shown
 from streammoe.web.exposition import Exposition
@@ -92,28 +92,23 @@ class PredictionServer:
 
     Args:
         settings: the section ``[serve]``.
-        published: the snapshots that predict.
         interval: probability of predictive intervals, unless a request names another; 0 leaves them out.
-        metrics: to which those of requests are added.
 
     Raises:
         ConfigError: the address cannot be bound, or certificate, key or password cannot be used.
     """
 
-    def __init__(
-        self,
-        settings: ServeSettings,
-        published: Published,
-        interval: float,
-        metrics: LiveMetrics,
-    ) -> None:
-        self.settings, self.published, self.interval, self.metrics = settings, published, interval, metrics
+    def __init__(self, settings: ServeSettings, interval: float) -> None:
+        self.settings, self.interval = settings, interval
+        self.latest: Snapshot | None = None
+        """What predicts; None before the first one."""
         self._status: dict[str, Any] = {"problem": "starting"}
         self._shown_at, self._history = time.monotonic(), History()
         self._experts, self._describe_at = list[dict[str, Any]](), -math.inf
         self._described: Snapshot | None = None
-        metrics.add(OF_SERVING)
-        metrics.gauge("streammoe_snapshot_age_seconds").set_function(self._age)
+        self.metrics = LiveMetrics({**COMMON, **OF_SERVING})
+        self.metrics.gauge("streammoe_snapshot_age_seconds").set_function(self._age)
+        self.registry = self.metrics.registry
         self._waiting: dict[float, list[tuple[list[bytes], asyncio.Future[Any]]]] = {}
         # Of each their own, so that explanations, which take longer, leave predictions theirs.
         self.predicted = Budget(settings.rows_per_second)
@@ -128,15 +123,16 @@ class PredictionServer:
         """Answer what has come, and stop serving."""
         self.listener.close()
 
-    @property
-    def registry(self) -> CollectorRegistry:
-        """The metrics of requests, and of this process."""
-        return self.metrics.registry
+    def take(self, snapshot: Snapshot) -> None:
+        """Predict by this from here on; compilation (cached after the first time) keeps no client waiting."""
+        answers(snapshot, [[b"{}"]], partial(predicted_rows, interval=self.interval))
+        self.latest = snapshot
 
     def show(self, status: dict[str, Any]) -> None:
         """Take what there is to show; its ``problem`` says why it is not ready, and is empty if it is."""
         self._history.add(status)
         self._status, self._shown_at = status, time.monotonic()
+        self._describe()
 
     @property
     def problem(self) -> str:
@@ -150,25 +146,24 @@ class PredictionServer:
         now = {**self._status, "problem": self.problem, "events_per_second": rate, "history": self._history.points}
         return {**now, "experts": self._experts} if self._experts else now
 
-    def describe(self) -> None:
+    def _describe(self) -> None:
         """Find what experts of the latest snapshot are in words, which takes a while for a wide model."""
-        snapshot, started = self.published.latest, time.monotonic()
+        snapshot, started = self.latest, time.monotonic()
         if snapshot is not None and snapshot is not self._described and started >= self._describe_at:
             model = snapshot.model
             self._experts, self._described = experts_of(model, model.coefficients()), snapshot
             self._describe_at = time.monotonic() + (time.monotonic() - started) / DESCRIBING_SHARE
 
     def _age(self) -> float:
-        found = self.published.latest
-        return math.nan if found is None else time.monotonic() - found.taken_at
+        return math.nan if self.latest is None else time.monotonic() - self.latest.taken_at
 
     def document(self) -> dict[str, Any]:
         """Return the description of all that is served, as OpenAPI."""
-        return openapi.document(self.routes, self.settings, self.published.latest)
+        return openapi.document(self.routes, self.settings, self.latest)
 
     def snapshot(self, version: str | None = None) -> Snapshot:
         """Return the latest snapshot; raise `RequestError` if nothing was learned yet, or another version is meant."""
-        found = self.published.latest
+        found = self.latest
         if found is None or not found.version:
             raise RequestError(503, f"not ready: {self.problem or 'nothing was learned yet'}")
         if version not in {None, str(found.version)}:

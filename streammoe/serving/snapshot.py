@@ -50,9 +50,5 @@ class Published:
         """Publish a model as it is now, if that is wanted, and it has learned and moved on since the last time."""
         if self.is_wanted and model.n and (model.n, position) != self._seen:
             self.is_wanted, self._seen = False, (model.n, position)
-            self.publish(model, schema, [position], digest)
+            self.latest = Snapshot(copy.copy(model), schema, [position], digest, time.monotonic())
             self.arrived.set()
-
-    def publish(self, model: MixtureOfExperts, schema: Schema, positions: list[Any], digest: str | None) -> None:
-        """Replace it by a copy of a model as it is now."""
-        self.latest = Snapshot(copy.copy(model), schema, positions, digest, time.monotonic())

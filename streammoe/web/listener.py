@@ -161,10 +161,12 @@ def _listener(settings: ListenerSettings) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]
+        last = f"correct {section}.host, or set {section}.enabled to false"
+        if not settings.enabled:  # a command serves nothing else
+            last = f"or correct {section}.host"
         raise ConfigError(
             f"{section}.host {host} with {section}.port {port}: cannot be bound ({reason}); stop the "
-            f"program that uses the port, set {section}.port to another one (0 picks a free one), correct "
-            f"{section}.host, or set {section}.enabled to false"
+            f"program that uses the port, set {section}.port to another one (0 picks a free one), {last}"
         ) from error
     listener.setblocking(False)
     return listener

@@ -103,7 +103,7 @@ def test_each_command_of_the_docs_works_when_it_is_pasted(server):
 
 
 def test_no_name_of_a_column_or_host_is_a_command_or_controls_a_terminal(server):
-    document = openapi.document(server.routes, server.settings, server.published.latest)
+    document = openapi.document(server.routes, server.settings, server.latest)
     document["components"]["schemas"]["Record"]["properties"]["\x1b[2J"] = {"description": "a number"}
     text = docs.text(document, "http://x';touch /<img>", "o'shop")
     words = shlex.split(commands_in(text)[0])
