@@ -125,7 +125,8 @@ class PredictionServer:
 
     def take(self, snapshot: Snapshot) -> None:
         """Predict by this from here on; compilation (cached after the first time) keeps no client waiting."""
-        answers(snapshot, [[b"{}"]], partial(predicted_rows, interval=self.interval))
+        if self.latest is None or self.latest.model.options != snapshot.model.options:
+            answers(snapshot, [[b"{}"]], partial(predicted_rows, interval=self.interval))
         self.latest = snapshot
 
     def show(self, status: dict[str, Any]) -> None:
