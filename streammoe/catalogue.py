@@ -115,6 +115,8 @@ class LiveMetrics:
         self.registry.register(_Refresh(refresh))
         ProcessCollector(registry=self.registry)
         self._of: dict[str, Counter | Gauge | Histogram] = {}
+        self._shown: dict[str, set[tuple[str, ...]]] = {}
+        """The labels that `show` has set, by the names of metrics."""
         self.add(catalogue)
         versions = (revision(), *map(_version, PACKAGES.values()), platform.python_version())
         self.gauge("streammoe_build_info", *versions).set(1)
@@ -131,9 +133,13 @@ class LiveMetrics:
                 made = kind(name, metric.help, metric.labels, registry=self.registry)
             self._of[name] = made
 
-    def remove(self, name: str, *labels: str) -> None:
-        """Remove one series of a metric."""
-        self._of[name].remove(*labels)
+    def show(self, name: str, values: Mapping[tuple[str, ...], float]) -> None:
+        """Set the series of a gauge by their labels, and remove those that are not among them."""
+        for gone in self._shown.get(name, set()) - values.keys():
+            self._of[name].remove(*gone)
+        for labels, value in values.items():
+            self.gauge(name, *labels).set(value)
+        self._shown[name] = {*values}
 
     def counter(self, name: str, *labels: str) -> ComputedCounter:
         """Return a counter, or its series of these labels."""

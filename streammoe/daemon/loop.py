@@ -106,12 +106,11 @@ class Daemon:
         self._published = published
         self._processed = 0
         """Records of this run."""
-        metrics.follow(source.status)
+        self._health.source = source.status
         if status is not None:
-            status.follow(source.status, lambda: (self.checkpoints.unsaved, self.checkpoints.seconds_to_next))
+            status.to_save = lambda: (self.checkpoints.unsaved, self.checkpoints.seconds_to_next)
         if state.pipeline.presence is not None:
             metrics.show_columns(state.pipeline.presence)
-        self._health.source_refused = lambda: source.status().refused
         self._publish()
 
     @property

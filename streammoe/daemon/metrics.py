@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import countOf
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -21,7 +21,7 @@ from streammoe.pipeline.challenger import Challenger
 from streammoe.pipeline.presence import MOST_COUNTED, Presence
 from streammoe.pipeline.scores import AVERAGES, PrequentialScores, Scores
 from streammoe.pipeline.sink_wait import SinkWait
-from streammoe.ports import STALLS, SourceStatus
+from streammoe.ports import STALLS
 from streammoe.text import cut, listed
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -30,6 +30,8 @@ REFUSED = "refused"
 RELOAD_OUTCOMES = ("applied", "unchanged", REFUSED)
 OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
 CONDITIONS = ("alive", "starved", "duplicate")
+SCORES = ("log_loss", "rmse", "accuracy")
+"""Those by which a champion and its challenger are compared."""
 COMPARISON_INTERVAL = 1_000
 """Events between two comparisons of all experts."""
 
@@ -79,7 +81,7 @@ CATALOGUE: dict[str, Metric] = {
         f"streammoe_challenger_{score}": Metric(
             Gauge, f"streammoe_prequential_{score} over the events that both models have learned", ("model", "average")
         )
-        for score in ("log_loss", "rmse", "accuracy")
+        for score in SCORES
     },
     "streammoe_challenger_events": Metric(
         Gauge, "Events since the challenger began that both models have learned, or the challenger missed", ("outcome",)
@@ -176,7 +178,6 @@ class Metrics:
 
     def __init__(self, health: Health | None = None) -> None:
         self.health = Health(math.inf) if health is None else health
-        self._source: Callable[[], SourceStatus] = lambda: SourceStatus(connected=False)
         self.live = LiveMetrics(CATALOGUE, self._look_at_source)
         self.registry = self.live.registry
         self.counter, self.gauge, self.histogram = self.live.counter, self.live.gauge, self.live.histogram
@@ -186,9 +187,6 @@ class Metrics:
         """Those that counters show, by name and labels."""
         self._members: tuple[str, ...] = ()
         """Members of the portfolio whose weights are shown."""
-        self._status = SourceStatus(connected=False)
-        self._of_challenger: Mapping[tuple[str, ...], float] = {}
-        """What is shown of the challenger, by name and labels."""
         self.gauge("streammoe_ready").set_function(lambda: not self.health.problem)
         self.gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self.health.saved_at)
         self.gauge("streammoe_mirror_age_seconds").set(math.nan)
@@ -199,16 +197,12 @@ class Metrics:
             (section,): waits[section].total for section in SINKS
         }
         self.counter("streammoe_source_incidents_total").compute = lambda: {
-            (event,): times for event, times in self._status.counters.items()
+            (event,): times for event, times in self.health.source().counters.items()
         }
         self.gauge("streammoe_memory_limit_bytes").set(memory_limit())
         for outcome in RELOAD_OUTCOMES:
             self.counter("streammoe_reload_total", outcome)
         self.gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
-
-    def follow(self, status: Callable[[], SourceStatus]) -> None:
-        """Call this at each scrape, in another thread, to show the source as it is then."""
-        self._source = status
 
     def count(
         self, outcomes: Mapping[str, int], reasons: Mapping[str, int], pending: int = 0, losses: LossState | None = None
@@ -280,22 +274,18 @@ class Metrics:
 
     def show_challenger(self, challenger: Challenger | None) -> None:
         """Show how the challenger does, next to the champion over the same events; nothing if there is none."""
-        shown: dict[tuple[str, ...], float] = {}
+        events, scores = dict[tuple[str, ...], float](), {}
         if challenger is not None:
-            shown["streammoe_challenger_events", "learned"] = challenger.champion_scores.log_loss.count
-            shown["streammoe_challenger_events", "missed"] = challenger.missed
-            shown |= {
-                (f"streammoe_challenger_{name}", model, average): value
-                for model, scores in challenger.scores.items()
-                for name, means in scores.means().items()
-                if not name.startswith("baseline")
-                for average, value in means.items()
+            events = {("learned",): challenger.champion_scores.log_loss.count, ("missed",): challenger.missed}
+            scores = challenger.scores
+        self.live.show("streammoe_challenger_events", events)
+        for name in SCORES:
+            shown: dict[tuple[str, ...], float] = {
+                (model, average): value
+                for model, each in scores.items()
+                for average, value in each.means().get(name, {}).items()
             }
-        for gone in self._of_challenger.keys() - shown.keys():
-            self.live.remove(*gone)
-        for series, value in shown.items():
-            self.gauge(*series).set(value)
-        self._of_challenger = shown
+            self.live.show(f"streammoe_challenger_{name}", shown)
 
     def _publish_experts(self, model: MixtureOfExperts) -> None:
         masses = model.masses
@@ -317,22 +307,18 @@ class Metrics:
 
     def _look_at_source(self) -> None:
         """Show the status of the source; series of partitions that are no longer read are removed."""
-        status = self._source()
-        before, self._status = self._status, status
+        status = self.health.source()
         self.gauge("streammoe_source_connected").set(status.connected)
         self.gauge("streammoe_source_rejected").set(bool(status.refused))
         self.gauge("streammoe_behind_seconds").set(math.nan if status.behind is None else status.behind)
         for reason in STALLS:
             self.gauge("streammoe_source_stalled", reason).set(countOf(status.stalled.values(), reason))
-        for name, values, earlier in (
-            ("streammoe_consumer_position", status.positions, before.positions),
-            ("streammoe_consumer_lag", status.lags, before.lags),
-            ("streammoe_source_held_back_records", status.held_back, before.held_back),
+        for name, values in (
+            ("streammoe_consumer_position", status.positions),
+            ("streammoe_consumer_lag", status.lags),
+            ("streammoe_source_held_back_records", status.held_back),
         ):
-            for topic, partition in earlier.keys() - values.keys():
-                self.live.remove(name, topic, str(partition))
-            for (topic, partition), value in values.items():
-                self.gauge(name, topic, str(partition)).set(value)
+            self.live.show(name, {(topic, str(number)): value for (topic, number), value in values.items()})
 
     def _show_wait(self, section: str, wait: SinkWait) -> None:
         self.gauge("streammoe_sink_waiting_seconds", section).set_function(lambda: wait.seconds)

@@ -20,7 +20,6 @@ from streammoe.checked import is_count
 from streammoe.daemon.health import Health
 from streammoe.persistence import STATUS
 from streammoe.persistence.durable import TEMPORARY_SUFFIX
-from streammoe.ports import SourceStatus
 from streammoe.serving.figures import figures_of, to_json
 from streammoe.text import time_of_day
 
@@ -49,8 +48,8 @@ class Status:
         # It is replaced as a whole, and not flushed to disk: nothing depends on it.
         self._path = folder / STATUS
         self._health = health
-        self._source: Callable[[], SourceStatus] = SourceStatus
-        self._to_save: Callable[[], tuple[int, float | None]] = lambda: (0, None)
+        self.to_save: Callable[[], tuple[int, float | None]] = lambda: (0, None)
+        """Returns the number of unsaved records, and the seconds until they are saved."""
         self._learned: Mapping[str, Any] = {}
         self._next_look = self._began = time.monotonic()
         self._cpu, self._cores_used = (self._began, time.process_time()), 0.0
@@ -81,10 +80,6 @@ class Status:
         self._closing.set()
         self._thread.join()
         self._write({"at": time_of_day(), "error": None if error is None else str(error) or type(error).__name__})
-
-    def follow(self, source: Callable[[], SourceStatus], to_save: Callable[[], tuple[int, float | None]]) -> None:
-        """Ask these at each look: the state of the source; unsaved records, and the seconds until they are saved."""
-        self._source, self._to_save = source, to_save
 
     def publish(self, state: RunState, *, is_last: bool = False) -> None:
         """Take what has been learned if it is time to; the learning loop calls this over and over."""
@@ -126,7 +121,7 @@ class Status:
 
     def content(self, end: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return what the daemon is doing, or how it came to its end."""
-        health, source, (unsaved, next_save) = self._health, self._source(), self._to_save()
+        health, source, (unsaved, next_save) = self._health, self._health.source(), self.to_save()
         return {
             **self._constant,
             "written": time_of_day(),

@@ -144,8 +144,8 @@ class PredictionServer:
     def status(self) -> dict[str, Any]:
         """Return what was shown last, and how it went since the start."""
         rate = self._history.events_per_second
-        now = {**self._status, "problem": self.problem, "events_per_second": rate, "history": self._history.points}
-        return {**now, "experts": self._experts} if self._experts else now
+        own = {"problem": self.problem, "experts": self._experts, "events_per_second": rate}
+        return {**self._status, **own, "history": self._history.points}
 
     def _describe(self) -> None:
         """Find what experts of the latest snapshot are in words, which takes a while for a wide model."""

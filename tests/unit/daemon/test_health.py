@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from streammoe.daemon import health as module
-from streammoe.daemon.health import Health, WaitReporter
+from streammoe.daemon.health import Health, waits_logged
 from streammoe.pipeline.sink_wait import Answer
 from tests.kafka_lab.lab import wait_until
 
@@ -25,7 +25,7 @@ def test_a_wait_and_its_end_are_logged_once_each_over_all_attempts(caplog):
         with wait.call(outcome):
             pass
 
-    with WaitReporter(health, 0.005):
+    with waits_logged(health, 0.005):
         for _ in range(2):
             before = len(caplog.records)
             attempt(Answer.UNANSWERED)

@@ -66,7 +66,9 @@ def published(model, scores):
     metrics.publish(model, scores, (30, 120))
     pipeline = SimpleNamespace(model=model, scores=scores)
     metrics.show_challenger(Challenger(pipeline, scores, missed=2))
-    metrics.follow(lambda: status({0: 7}, {0: 3}, reconnected=1)._replace(held_back={TopicPartition("t", 0): 2}))
+    metrics.health.source = lambda: status({0: 7}, {0: 3}, reconnected=1)._replace(
+        held_back={TopicPartition("t", 0): 2}
+    )
     return metrics
 
 
@@ -247,16 +249,16 @@ def test_outputs_and_classes_have_scores_of_their_own():
 
 def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_happens_once():
     metrics = Metrics()
-    metrics.follow(lambda: status({0: 7, 1: 9}, {0: 3, 1: 0}, reconnected=1, gap=0))
+    metrics.health.source = lambda: status({0: 7, 1: 9}, {0: 3, 1: 0}, reconnected=1, gap=0)
     samples(metrics)
-    metrics.follow(lambda: status({1: 10}, {1: 4}, reconnected=1, gap=2))
+    metrics.health.source = lambda: status({1: 10}, {1: 4}, reconnected=1, gap=2)
     value = samples(metrics)
     assert {key: value[key] for key in value if key[0].startswith("consumer_")} == {
         ("consumer_lag", "1", "t"): 4,
         ("consumer_position", "1", "t"): 10,
     }, "the other one is no longer read"
     found = status({0: 1, 1: 1}, {0: 101, 1: 102}, reconnected=3, gap=2)._replace(connected=False)
-    metrics.follow(lambda: found)
+    metrics.health.source = lambda: found
     value = samples(metrics)
     assert [value["source_incidents_total", event] for event in ("reconnected", "gap")] == [3, 2]
     assert value["source_connected",] == 0
