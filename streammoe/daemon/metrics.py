@@ -11,7 +11,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from streammoe.catalogue import COMMON, LiveMetrics, Metric, memory_limit
 from streammoe.daemon.guards import LossState
-from streammoe.daemon.health import SINKS, Health
+from streammoe.daemon.health import Health
 from streammoe.distributions.mixtures import LEVELS
 from streammoe.engine.portfolio import MEMBERS
 from streammoe.errors import REASONS
@@ -20,7 +20,6 @@ from streammoe.kernels.compile import compile_seconds
 from streammoe.pipeline.challenger import Challenger
 from streammoe.pipeline.presence import MOST_COUNTED, Presence
 from streammoe.pipeline.scores import AVERAGES, PrequentialScores, Scores
-from streammoe.pipeline.sink_wait import SinkWait
 from streammoe.ports import STALLS
 from streammoe.text import cut, listed
 
@@ -178,27 +177,17 @@ class Metrics:
 
     def __init__(self, health: Health | None = None) -> None:
         self.health = Health(math.inf) if health is None else health
-        self.live = LiveMetrics(CATALOGUE, self._look_at_source)
+        self.live = LiveMetrics(CATALOGUE, self._look)
         self.registry = self.live.registry
         self.counter, self.gauge, self.histogram = self.live.counter, self.live.gauge, self.live.histogram
         self._compared: tuple[int | None, int] = (None, -COMPARISON_INTERVAL)
         """Number of experts at the last comparison, and of events that the model had learned."""
+        self._presence: Presence | None = None
         self._totals: dict[tuple[str, ...], int] = {}
         """Those that counters show, by name and labels."""
-        self._members: tuple[str, ...] = ()
-        """Members of the portfolio whose weights are shown."""
         self.gauge("streammoe_ready").set_function(lambda: not self.health.problem)
         self.gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self.health.saved_at)
         self.gauge("streammoe_mirror_age_seconds").set(math.nan)
-        for section, wait in self.health.waits.items():
-            self._show_wait(section, wait)
-        waits = self.health.waits
-        self.counter("streammoe_sink_waited_seconds_total").compute = lambda: {
-            (section,): waits[section].total for section in SINKS
-        }
-        self.counter("streammoe_source_incidents_total").compute = lambda: {
-            (event,): times for event, times in self.health.source().counters.items()
-        }
         self.gauge("streammoe_memory_limit_bytes").set(memory_limit())
         for outcome in RELOAD_OUTCOMES:
             self.counter("streammoe_reload_total", outcome)
@@ -232,13 +221,8 @@ class Metrics:
             self.gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
     def show_columns(self, presence: Presence) -> None:
-        """Show which values of columns were missing or unknown in this run."""
-        self.gauge("streammoe_columns_vanished").set_function(lambda: len(presence.lacking))
-        self.counter("streammoe_column_values_total").compute = lambda: {
-            (cut(name), state): count
-            for state, counts in (("missing", presence.missing), ("unknown", presence.unknown))
-            for name, count in counts.copy().items()
-        }
+        """Show at each scrape which values of columns were missing or unknown in this run."""
+        self._presence = presence
 
     def publish(self, model: MixtureOfExperts, scores: Scores, progress: tuple[int, int] | None) -> None:
         """Show the model and its scores after a batch; an unknown value has no sample or is NaN."""
@@ -261,10 +245,7 @@ class Metrics:
         self._raise("streammoe_drifts_total", model.drifts)
         weights = model.member_weights
         # A member that takes no part counts 0, whether it has left, has yet to join or left in an earlier run.
-        if weights:
-            self._members = model.member_names
-        for member in self._members:
-            self.gauge("streammoe_member_weight", member).set(weights.get(member, 0.0))
+        self.live.show("streammoe_member_weight", {(each,): weights.get(each, 0.0) for each in model.member_names})
         drift = model.last_drift
         self.gauge("streammoe_drift_last_event").set(0 if drift is None else drift.n)
         self.gauge("streammoe_convergence_residual").set(model.convergence_residual)
@@ -288,9 +269,7 @@ class Metrics:
             self.live.show(f"streammoe_challenger_{name}", shown)
 
     def _publish_experts(self, model: MixtureOfExperts) -> None:
-        masses = model.masses
-        for expert in range(model.options.most_experts):
-            self.gauge("streammoe_expert_mass", str(expert)).set(masses[expert] if expert < len(masses) else math.nan)
+        self.live.show("streammoe_expert_mass", {(str(k),): mass for k, mass in enumerate(model.masses)})
         # Comparing all experts costs as much as learning K events: too much to do after each batch of one.
         n_experts, at = self._compared
         if n_experts == model.chosen_n_experts and at <= model.n < at + COMPARISON_INTERVAL:
@@ -300,14 +279,29 @@ class Metrics:
         for condition in CONDITIONS:
             found = sum(expert["condition"] == condition for expert in experts)
             self.gauge("streammoe_experts", condition).set(found)
-        for k in range(model.options.most_experts):
-            for name in ("loss", "divergence"):
-                value = experts[k][name] if k < len(experts) else None
-                self.gauge(f"streammoe_expert_{name}", str(k)).set(math.nan if value is None else value)
+        for name in ("loss", "divergence"):
+            known: dict[tuple[str, ...], float] = {
+                (str(k),): each[name] for k, each in enumerate(experts) if each[name] is not None
+            }
+            self.live.show(f"streammoe_expert_{name}", known)
 
-    def _look_at_source(self) -> None:
-        """Show the status of the source; series of partitions that are no longer read are removed."""
+    def _look(self) -> None:
+        """Show what must be true at each scrape: the waits for sinks, the status of the source, and its columns."""
+        for section, wait in self.health.waits.items():
+            self.gauge("streammoe_sink_waiting_seconds", section).set(wait.seconds)
+            self.gauge("streammoe_sink_rejected", section).set(bool(wait.rejection()))
+        waited: dict[tuple[str, ...], float] = {(name,): wait.total for name, wait in self.health.waits.items()}
+        self.live.show("streammoe_sink_waited_seconds_total", waited)
+        if (presence := self._presence) is not None:
+            self.gauge("streammoe_columns_vanished").set(len(presence.lacking))
+            lacking: dict[tuple[str, ...], float] = {
+                (cut(name), state): count
+                for state, counts in (("missing", presence.missing), ("unknown", presence.unknown))
+                for name, count in counts.copy().items()
+            }
+            self.live.show("streammoe_column_values_total", lacking)
         status = self.health.source()
+        self.live.show("streammoe_source_incidents_total", {(event,): n for event, n in status.counters.items()})
         self.gauge("streammoe_source_connected").set(status.connected)
         self.gauge("streammoe_source_rejected").set(bool(status.refused))
         self.gauge("streammoe_behind_seconds").set(math.nan if status.behind is None else status.behind)
@@ -319,10 +313,6 @@ class Metrics:
             ("streammoe_source_held_back_records", status.held_back),
         ):
             self.live.show(name, {(topic, str(number)): value for (topic, number), value in values.items()})
-
-    def _show_wait(self, section: str, wait: SinkWait) -> None:
-        self.gauge("streammoe_sink_waiting_seconds", section).set_function(lambda: wait.seconds)
-        self.gauge("streammoe_sink_rejected", section).set_function(lambda: bool(wait.rejection()))
 
     def _raise(self, name: str, total: int, *labels: str) -> None:
         """Raise a counter by how much a total has risen since the last call; the first one only says where it is."""

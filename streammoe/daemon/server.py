@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 from streammoe.daemon.health import Health
 from streammoe.settings import MetricsSettings
 from streammoe.web.exposition import Exposition
-from streammoe.web.listener import Handler, Listener
+from streammoe.web.listener import Handler, Listener, NotFound
 
 
 class MetricsServer:
@@ -32,7 +32,7 @@ class MetricsServer:
         self.health = health
         self.registry: CollectorRegistry | None = None
         """What is served; counters only once they are restored, so that they do not appear to jump."""
-        routes = [("/(?:metrics)?", Exposition), ("/healthz", _Alive), ("/readyz", _Ready)]
+        routes = [("/(?:metrics)?", Exposition), ("/healthz", _Alive), ("/readyz", _Ready), (".*", NotFound)]
         self.listener = Listener(settings, routes, self)
         self.url = f"{self.listener.url}/metrics"
 

@@ -22,6 +22,7 @@ from streammoe.serving import docs, inference, openapi, page
 from streammoe.serving.answers import (
     LINES,
     Failure,
+    Problem,
     RequestError,
     answers,
     explanations,
@@ -158,10 +159,6 @@ class PredictionServer:
     def _age(self) -> float:
         return math.nan if self.latest is None else time.monotonic() - self.latest.taken_at
 
-    def document(self) -> dict[str, Any]:
-        """Return the description of all that is served, as OpenAPI."""
-        return openapi.document(self.routes, self.settings, self.latest)
-
     def snapshot(self, version: str | None = None) -> Snapshot:
         """Return the latest snapshot; raise `RequestError` if nothing was learned yet, or another version is meant."""
         found = self.latest
@@ -254,17 +251,16 @@ class JsonHandler(Handler):
         metrics.counter("streammoe_http_requests_total", self.route.path, str(self.get_status())).inc()
         metrics.histogram("streammoe_http_request_seconds").observe(self.request.request_time())
 
-    def say(self, status: int, text: str) -> None:
+    def say(self, status: int, text: str, problems: Sequence[Problem] = ()) -> None:
         self.set_status(status)
-        self.finish(_encode(Failure(text)))
+        self.finish(_encode(Failure(text, [*problems])))
 
     def write_error(self, status_code: int, **more: Any) -> None:
         error = more.get("exc_info", (None, None, None))[1]
         if isinstance(error, RequestError):
             if error.status in {429, 503}:
                 self.set_header("Retry-After", "1")
-            self.set_status(error.status)
-            self.finish(_encode(Failure(str(error), error.problems)))
+            self.say(error.status, str(error), error.problems)
         else:
             super().write_error(status_code, **more)
 
@@ -371,7 +367,7 @@ async def _ready(asked: JsonHandler) -> dict[str, bool]:
 
 async def _openapi(asked: JsonHandler) -> openapi.Json:
     """Describe all of this as OpenAPI 3.1."""
-    return asked.of.document()
+    return openapi.document(asked.of.routes, asked.of.settings, asked.of.latest)
 
 
 async def _docs(asked: JsonHandler) -> str:
@@ -379,7 +375,7 @@ async def _docs(asked: JsonHandler) -> str:
     asked.set_header("Content-Type", "text/plain; charset=utf-8")
     asked.set_header("X-Content-Type-Options", "nosniff")
     origin = f"{asked.request.protocol}://{asked.request.host}"
-    return docs.text(asked.of.document(), origin, asked.of.settings.username)
+    return docs.text(await _openapi(asked), origin, asked.of.settings.username)
 
 
 class _NotFound(JsonHandler):

@@ -27,7 +27,7 @@ from tornado.web import Application, HTTPError, RequestHandler, stream_request_b
 from streammoe.errors import ConfigError
 from streammoe.settings import ListenerSettings
 from streammoe.text import counted, listed
-from streammoe.web.access import Access, HostNames, tls_context
+from streammoe.web.access import Access, is_served, tls_context
 
 MAX_HEAD_BYTES = 8192
 """Maximum bytes of a request's first line and headers; no request that is answered needs more."""
@@ -67,16 +67,13 @@ class Listener:
         """Those whose latest request is being answered."""
         self.is_closing = False
         self._listener = _listener(settings)
-        address, port = self._listener.getsockname()[:2]
-        self.hosts = HostNames(address, settings.allowed_hosts)
-        self.access.warn_if_exposed(address, encrypted=self._tls is not None)
+        self.address, port = self._listener.getsockname()[:2]
+        self.access.warn_if_exposed(self.address, encrypted=self._tls is not None)
         for name in ("tornado.access", "tornado.general"):  # they would log whatever untrusted clients send
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._http = HTTPServer(
             Application(
                 [(path, handler, {"listener": self}) for path, handler in routes],
-                default_handler_class=NotFound,
-                default_handler_args={"listener": self},
                 compress_response=True,
             ),
             max_header_size=MAX_HEAD_BYTES,
@@ -211,9 +208,9 @@ class Handler(RequestHandler):
         self.listener.begin(self.stream)
         if self.listener.is_closing:
             self.set_header("Connection", "close")
-        if not self.listener.hosts.include(self.request.host_name):
-            section = self.listener.settings.section
-            self.refuse(421, f"this host name is not served here; {section}.allowed_hosts may list more names")
+        settings = self.listener.settings
+        if not is_served(self.request.host_name, self.listener.address, settings.allowed_hosts):
+            self.refuse(421, f"this host name is not served here; {settings.section}.allowed_hosts may list more names")
         elif self.requires_password and not self.listener.access.allows(self.request.headers.get("Authorization")):
             self.set_header("WWW-Authenticate", 'Basic realm="streammoe", charset="UTF-8"')
             self.refuse(401, "a password is required")

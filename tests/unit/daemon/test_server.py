@@ -20,7 +20,7 @@ from streammoe.daemon.health import Health
 from streammoe.daemon.server import MetricsServer
 from streammoe.settings import MetricsSettings
 from streammoe.web import listener
-from streammoe.web.access import HostNames, tls_context
+from streammoe.web.access import is_served, tls_context
 from streammoe.web.listener import MAX_HEAD_BYTES
 from tests.kafka_lab.lab import wait_until
 from tests.unit.serving.served import answering
@@ -231,9 +231,9 @@ def test_a_page_cannot_read_metrics_by_a_name_of_its_own(serve):
         assert [ask(server, path, Host=host)[0] for path in ("/metrics", "/healthz", "/other")] == [200, 200, 404]
     for host in FOREIGN:
         assert [ask(server, path, Host=host)[0] for path in ("/metrics", "/healthz", "/other")] == [421] * 3
-    assert HostNames("0.0.0.0", []).include("daemon.example")
-    listed = HostNames("0.0.0.0", ["daemon.example"])
-    assert [listed.include(name) for name in ("daemon.example", "localhost", "other.example")] == [True, True, False]
+    assert is_served("daemon.example", "0.0.0.0", [])
+    for name, is_listed in (("daemon.example", True), ("localhost", True), ("other.example", False)):
+        assert is_served(name, "0.0.0.0", ["daemon.example"]) is is_listed
 
 
 # --- requests of strangers ------------------------------------------------------------------------------------------
