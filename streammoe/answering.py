@@ -81,12 +81,9 @@ class Answering:
     def _run(self) -> None:
         status_at = wanted_at = 0.0
         while not self._closing.is_set():
-            is_new, pause = False, wanted_at - time.monotonic()
-            if pause > 0.0:
-                self._closing.wait(min(pause, STATUS_SECONDS))
-            else:
-                self.published.is_wanted = True
-                is_new = self.published.arrived.wait(STATUS_SECONDS)
+            pause = wanted_at - time.monotonic()
+            self.published.is_wanted |= pause <= 0.0
+            is_new = self.published.arrived.wait(min(pause, STATUS_SECONDS) if pause > 0.0 else STATUS_SECONDS)
             started, worked = time.monotonic(), time.thread_time()  # a process that begins lets a sender wait
             try:
                 if is_new:

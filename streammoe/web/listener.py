@@ -121,14 +121,12 @@ class Listener:
     def _accept(self, connection: socket.socket, address: Any) -> None:
         # If the peer has disconnected, ssl raises, and leaves the socket to the garbage collector.
         with contextlib.suppress(OSError):
-            stream = self._stream(connection)
+            if self._tls is None:
+                stream = IOStream(connection)
+            else:
+                stream = SSLIOStream(self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
             self._track(stream)
             self._http.handle_stream(stream, address)
-
-    def _stream(self, connection: socket.socket) -> IOStream:
-        if self._tls is None:
-            return IOStream(connection)
-        return SSLIOStream(self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
 
     def _track(self, stream: IOStream) -> None:
         """Close a connection at its deadline, and the one that was idle for longest at once if there are too many."""
