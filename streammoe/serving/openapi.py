@@ -1,11 +1,13 @@
-"""The description of what is served as OpenAPI 3.1, made from the routes that serve it and the columns of the model.
+"""The description of what is served as OpenAPI 3.1, and for people, made from routes and the columns of the model.
 
 Source: https://spec.openapis.org/oas/v3.1.0.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
@@ -20,6 +22,7 @@ from streammoe.notation import TICKS, Notation
 from streammoe.serving.answers import LINES, Failure
 from streammoe.serving.snapshot import Snapshot
 from streammoe.settings import ServeSettings
+from streammoe.text import printable
 
 JSON = "application/json"
 Json = dict[str, Any]
@@ -101,6 +104,34 @@ def document(routes: Sequence[Route], settings: ServeSettings, snapshot: Snapsho
             "securitySchemes": {"password": {"type": "http", "scheme": "basic"}} if settings.username else {},
         },
     }
+
+
+def in_words(document: Json, origin: str, user: str | None) -> str:
+    """Return a description as a text, with a command for each path.
+
+    Args:
+        document: as OpenAPI.
+        origin: scheme and host by which it was asked for, for the commands.
+        user: who must name a password, for which the commands ask.
+    """
+    lines = [document["info"]["title"], document["info"]["description"], f"OpenAPI 3.1: {origin}/openapi.json"]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            command, url = ["curl", "-sS"], origin + path
+            if user is not None and operation["security"]:
+                command += ["-u", user]
+            if method != "get":
+                example = operation["requestBody"]["content"][JSON]["example"]
+                command += ["-H", f"Content-Type: {JSON}", "-d", json.dumps(example)]
+            lines.append(f"\n{method.upper()} {path}: {operation['summary']} {operation['description']}".rstrip())
+            for each in operation["parameters"]:
+                url = url.replace(f"{{{each['name']}}}", str(each.get("example")))
+                lines.append(f"  {each['name']}, in the {each['in']}: {json.dumps(each['schema'])}")
+            lines.append(f"  {shlex.join([*command, url])}")
+    columns = document["components"]["schemas"]["Record"].get("properties", {})
+    lines += ["\nColumns of a row:", *(f"  {printable(name)}: {each['description']}" for name, each in columns.items())]
+    lines += ["\nStatuses besides 200:", *(f"  {status}: {said}" for status, said in STATUSES.items())]
+    return "\n".join(lines) + "\n"
 
 
 def _operation(route: Route, settings: ServeSettings, example: Json, n: str) -> Json:

@@ -18,7 +18,7 @@ from tornado.web import RequestHandler
 from streammoe.catalogue import COMMON, LiveMetrics, Metric
 from streammoe.estimators import Explanation
 from streammoe.rows import Row
-from streammoe.serving import docs, inference, openapi, page
+from streammoe.serving import inference, openapi, page
 from streammoe.serving.answers import (
     LINES,
     Failure,
@@ -375,7 +375,7 @@ async def _docs(asked: JsonHandler) -> str:
     asked.set_header("Content-Type", "text/plain; charset=utf-8")
     asked.set_header("X-Content-Type-Options", "nosniff")
     origin = f"{asked.request.protocol}://{asked.request.host}"
-    return docs.text(await _openapi(asked), origin, asked.of.settings.username)
+    return openapi.in_words(await _openapi(asked), origin, asked.of.settings.username)
 
 
 class _NotFound(JsonHandler):

@@ -14,7 +14,7 @@ import pytest
 import schemathesis
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from streammoe.serving import docs, openapi
+from streammoe.serving import openapi
 from streammoe.serving.page import FILES
 from tests.unit.serving import jsonl_hooks
 from tests.unit.serving.served import MODEL, answering, regressor
@@ -105,7 +105,7 @@ def test_each_command_of_the_docs_works_when_it_is_pasted(server):
 def test_no_name_of_a_column_or_host_is_a_command_or_controls_a_terminal(server):
     document = openapi.document(server.routes, server.settings, server.latest)
     document["components"]["schemas"]["Record"]["properties"]["\x1b[2J"] = {"description": "a number"}
-    text = docs.text(document, "http://x';touch /<img>", "o'shop")
+    text = openapi.in_words(document, "http://x';touch /<img>", "o'shop")
     words = shlex.split(commands_in(text)[0])
     assert (words[0], words[-1]) == ("curl", "http://x';touch /<img>/predict")
     assert "it's <new>: " in text
