@@ -39,6 +39,8 @@ CONNECTIONS = 256
 """Simultaneous ones; a further one replaces the one that has been idle for longest."""
 CLOSE_SECONDS = 3.0
 """What has come before the end has so long to be answered."""
+QUIET_SECONDS = 0.1
+"""Time without a request after which the end waits no longer for the next one on an open connection."""
 
 
 class Listener:
@@ -111,11 +113,14 @@ class Listener:
         self.is_closing = True
         self._stop_listening()
         self._listener.close()
-        until = self._loop.time() + CLOSE_SECONDS
-        while self._loop.time() < until and any(  # noqa: ASYNC110 - streams do not say when they have written all
-            not each.closed() and (each in self.unanswered or each.writing()) for each in self.connections
-        ):
-            await asyncio.sleep(0.01)
+        began = busy_at = self._loop.time()
+        while there := [each for each in self.connections if not each.closed()]:
+            now = self._loop.time()
+            if any(each in self.unanswered or each.writing() for each in there):
+                busy_at = now
+            if now > min(began + CLOSE_SECONDS, busy_at + QUIET_SECONDS):
+                break
+            await asyncio.sleep(0.01)  # streams do not say when they have written all
         await self._http.close_all_connections()
 
     def _accept(self, connection: socket.socket, address: Any) -> None:
