@@ -23,6 +23,7 @@ from prometheus_client import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 Kind = TypeVar("Kind", bound=Counter | Gauge | Histogram)
+Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 
 class Metric(NamedTuple):
@@ -91,7 +92,7 @@ class LiveMetrics(Collector):
         self.registry.register(self)  # first, since a registry asks collectors in this order
         ProcessCollector(registry=self.registry)
         self._of: dict[str, Counter | Gauge | Histogram] = {}
-        self._shown: dict[str, set[tuple[str, ...]]] = {}
+        self._shown: dict[str, set[Any]] = {}
         """The labels that `show` has set, by the names of metrics."""
         self.add(catalogue)
         versions = (revision(), *map(_version, PACKAGES.values()), platform.python_version())
@@ -108,7 +109,7 @@ class LiveMetrics(Collector):
         self._refresh()
         return ()
 
-    def show(self, name: str, values: Mapping[tuple[str, ...], float]) -> None:
+    def show(self, name: str, values: Mapping[Labels, float]) -> None:
         """Set series by their labels, of a counter their totals, and remove those that are not among them."""
         for gone in self._shown.get(name, set()) - values.keys():
             self._of[name].remove(*gone)

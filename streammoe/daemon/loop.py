@@ -109,8 +109,7 @@ class Daemon:
         self._health.source = source.status
         if status is not None:
             status.to_save = lambda: (self.checkpoints.unsaved, self.checkpoints.seconds_to_next)
-        if state.pipeline.presence is not None:
-            metrics.show_columns(state.pipeline.presence)
+        metrics.presence = state.pipeline.presence
         self._publish()
 
     @property

@@ -182,7 +182,8 @@ class Metrics:
         self.counter, self.gauge, self.histogram = self.live.counter, self.live.gauge, self.live.histogram
         self._compared: tuple[int | None, int] = (None, -COMPARISON_INTERVAL)
         """Number of experts at the last comparison, and of events that the model had learned."""
-        self._presence: Presence | None = None
+        self.presence: Presence | None = None
+        """Knows which values of columns were missing or unknown in this run."""
         self._totals: dict[tuple[str, ...], int] = {}
         """Those that counters show, by name and labels."""
         self.gauge("streammoe_ready").set_function(lambda: not self.health.problem)
@@ -220,10 +221,6 @@ class Metrics:
         if outcome != REFUSED:
             self.gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
-    def show_columns(self, presence: Presence) -> None:
-        """Show at each scrape which values of columns were missing or unknown in this run."""
-        self._presence = presence
-
     def publish(self, model: MixtureOfExperts, scores: Scores, progress: tuple[int, int] | None) -> None:
         """Show the model and its scores after a batch; an unknown value has no sample or is NaN."""
         for name, means in scores.means().items():
@@ -255,13 +252,13 @@ class Metrics:
 
     def show_challenger(self, challenger: Challenger | None) -> None:
         """Show how the challenger does, next to the champion over the same events; nothing if there is none."""
-        events, scores = dict[tuple[str, ...], float](), {}
+        events, scores = dict[tuple[str], float](), {}
         if challenger is not None:
             events = {("learned",): challenger.champion_scores.log_loss.count, ("missed",): challenger.missed}
             scores = challenger.scores
         self.live.show("streammoe_challenger_events", events)
         for name in SCORES:
-            shown: dict[tuple[str, ...], float] = {
+            shown = {
                 (model, average): value
                 for model, each in scores.items()
                 for average, value in each.means().get(name, {}).items()
@@ -280,21 +277,19 @@ class Metrics:
             found = sum(expert["condition"] == condition for expert in experts)
             self.gauge("streammoe_experts", condition).set(found)
         for name in ("loss", "divergence"):
-            known: dict[tuple[str, ...], float] = {
-                (str(k),): each[name] for k, each in enumerate(experts) if each[name] is not None
-            }
+            known = {(str(k),): each[name] for k, each in enumerate(experts) if each[name] is not None}
             self.live.show(f"streammoe_expert_{name}", known)
 
     def _look(self) -> None:
         """Show what must be true at each scrape: the waits for sinks, the status of the source, and its columns."""
-        for section, wait in self.health.waits.items():
+        waits = self.health.waits
+        for section, wait in waits.items():
             self.gauge("streammoe_sink_waiting_seconds", section).set(wait.seconds)
             self.gauge("streammoe_sink_rejected", section).set(bool(wait.rejection()))
-        waited: dict[tuple[str, ...], float] = {(name,): wait.total for name, wait in self.health.waits.items()}
-        self.live.show("streammoe_sink_waited_seconds_total", waited)
-        if (presence := self._presence) is not None:
+        self.live.show("streammoe_sink_waited_seconds_total", {(name,): wait.total for name, wait in waits.items()})
+        if (presence := self.presence) is not None:
             self.gauge("streammoe_columns_vanished").set(len(presence.lacking))
-            lacking: dict[tuple[str, ...], float] = {
+            lacking = {
                 (cut(name), state): count
                 for state, counts in (("missing", presence.missing), ("unknown", presence.unknown))
                 for name, count in counts.copy().items()

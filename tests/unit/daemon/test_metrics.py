@@ -60,7 +60,7 @@ def published(model, scores):
     """Return all metrics after a batch."""
     metrics = Metrics()
     metrics.count({"learned": 150}, {"malformed": 3})
-    metrics.show_columns(followed())
+    metrics.presence = followed()
     metrics.histogram("streammoe_batch_seconds").observe(0.02)
     metrics.histogram("streammoe_checkpoint_seconds").observe(0.004)
     metrics.publish(model, scores, (30, 120))
@@ -267,7 +267,7 @@ def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_h
 
 def test_a_column_that_vanishes_while_it_runs_is_shown_until_it_comes_again():
     metrics, presence = Metrics(), Presence()
-    metrics.show_columns(presence)
+    metrics.presence = presence
     shown = []
     for value in (1.0, math.nan, 1.0):
         presence.update(["a"], np.full((ENOUGH, 1), value), {}, {}, lambda i: {"offset": i})
