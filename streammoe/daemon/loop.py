@@ -30,6 +30,8 @@ ProgressListener = Callable[[tuple[int, int] | None], None]
 """Called with the source's progress after each batch."""
 POLL_SECONDS = 0.5
 """Timeout of `Source.poll`; a stop signal or a due checkpoint may wait this long."""
+LOOK_SECONDS = 1.0
+"""Time between two looks at what was learned, which take up to milliseconds; events are counted at any time."""
 
 
 class Observer(Protocol):
@@ -110,7 +112,8 @@ class Daemon:
         if status is not None:
             status.to_save = lambda: (self.checkpoints.unsaved, self.checkpoints.seconds_to_next)
         metrics.presence = state.pipeline.presence
-        self._publish()
+        self._count()
+        self._look()
 
     @property
     def model(self) -> MixtureOfExperts:
@@ -179,8 +182,8 @@ class Daemon:
     def _show(self, *, is_last: bool = False) -> None:
         """Show what has been learned to those who ask this or another process."""
         state = self.state
-        if self._status is not None:
-            self._status.publish(state, is_last=is_last)
+        if time.monotonic() >= self._look_at or is_last:
+            self._look()
         if self._published is not None:
             self._published.is_wanted |= is_last
             self._published.offer(state.model, state.pipeline.schema, state.position, state.digest)
@@ -235,7 +238,7 @@ class Daemon:
         self._processed += len(batch)
         self.metrics.histogram("streammoe_batch_seconds").observe(time.monotonic() - started)
         jump = None if state.jumps is None else state.jumps.losses.watch(processed.losses)
-        self._publish()
+        self._count()
         if jump is not None:
             self._handle_jump(jump, batch)
         self._on_batch(self.source.progress())
@@ -315,14 +318,20 @@ class Daemon:
             self._outputs.flush_letters()
             raise
 
-    def _publish(self) -> None:
-        """Show what has been learned and counted."""
+    def _look(self) -> None:
+        """Show what has been learned in metrics and status."""
+        state, self._look_at = self.state, time.monotonic() + LOOK_SECONDS
+        self.metrics.publish(state.model, state.pipeline.scores, self.source.progress())
+        self.metrics.show_challenger(state.pipeline.challenger)
+        if self._status is not None:
+            self._status.publish(state)
+
+    def _count(self) -> None:
+        """Show what became of events."""
         state = self.state
         self.metrics.count(
             state.outcomes, state.reasons, state.pending, None if state.jumps is None else state.jumps.losses.state
         )
-        self.metrics.publish(state.model, state.pipeline.scores, self.source.progress())
-        self.metrics.show_challenger(state.pipeline.challenger)
 
     def _summary(self, seconds: float) -> Summary:
         state = self.state

@@ -31,8 +31,6 @@ OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
 CONDITIONS = ("alive", "starved", "duplicate")
 SCORES = ("log_loss", "rmse", "accuracy")
 """Those by which a champion and its challenger are compared."""
-COMPARISON_INTERVAL = 1_000
-"""Events between two comparisons of all experts."""
 
 SINGLE = "y"
 """Name of the only output of a model, in labels; its lags have it, too."""
@@ -168,8 +166,8 @@ CATALOGUE: dict[str, Metric] = {
 class Metrics:
     """The catalogue as live metrics in their own registry.
 
-    The learning loop updates most of them once per batch. Those that must be true while it waits are computed when they
-    are asked for.
+    The learning loop counts after each batch, and shows what it has learned each second. What must be true while it
+    waits is computed when it is asked for.
 
     Args:
         health: of the daemon; knows when the last checkpoint was taken, and since when sinks have kept it waiting.
@@ -180,8 +178,6 @@ class Metrics:
         self.live = LiveMetrics(CATALOGUE, self._look)
         self.registry = self.live.registry
         self.counter, self.gauge, self.histogram = self.live.counter, self.live.gauge, self.live.histogram
-        self._compared: tuple[int | None, int] = (None, -COMPARISON_INTERVAL)
-        """Number of experts at the last comparison, and of events that the model had learned."""
         self.presence: Presence | None = None
         """Knows which values of columns were missing or unknown in this run."""
         self._totals: dict[tuple[str, ...], int] = {}
@@ -222,7 +218,7 @@ class Metrics:
             self.gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
     def publish(self, model: MixtureOfExperts, scores: Scores, progress: tuple[int, int] | None) -> None:
-        """Show the model and its scores after a batch; an unknown value has no sample or is NaN."""
+        """Show the model and its scores; an unknown value has no sample or is NaN."""
         for name, means in scores.means().items():
             self._show(f"streammoe_{name if name.startswith('baseline') else f'prequential_{name}'}", means)
         if isinstance(scores, PrequentialScores):
@@ -246,7 +242,14 @@ class Metrics:
         drift = model.last_drift
         self.gauge("streammoe_drift_last_event").set(0 if drift is None else drift.n)
         self.gauge("streammoe_convergence_residual").set(model.convergence_residual)
-        self._publish_experts(model)
+        self.live.show("streammoe_expert_mass", {(str(k),): mass for k, mass in enumerate(model.masses)})
+        experts = model.experts()
+        for condition in CONDITIONS:
+            found = sum(expert["condition"] == condition for expert in experts)
+            self.gauge("streammoe_experts", condition).set(found)
+        for name in ("loss", "divergence"):
+            known = {(str(k),): each[name] for k, each in enumerate(experts) if each[name] is not None}
+            self.live.show(f"streammoe_expert_{name}", known)
         done, total = progress or (0, 0)
         self.gauge("streammoe_source_progress_ratio").set(done / total if total else math.nan)
 
@@ -264,21 +267,6 @@ class Metrics:
                 for average, value in each.means().get(name, {}).items()
             }
             self.live.show(f"streammoe_challenger_{name}", shown)
-
-    def _publish_experts(self, model: MixtureOfExperts) -> None:
-        self.live.show("streammoe_expert_mass", {(str(k),): mass for k, mass in enumerate(model.masses)})
-        # Comparing all experts costs as much as learning K events: too much to do after each batch of one.
-        n_experts, at = self._compared
-        if n_experts == model.chosen_n_experts and at <= model.n < at + COMPARISON_INTERVAL:
-            return
-        self._compared = (model.chosen_n_experts, model.n)
-        experts = model.experts()
-        for condition in CONDITIONS:
-            found = sum(expert["condition"] == condition for expert in experts)
-            self.gauge("streammoe_experts", condition).set(found)
-        for name in ("loss", "divergence"):
-            known = {(str(k),): each[name] for k, each in enumerate(experts) if each[name] is not None}
-            self.live.show(f"streammoe_expert_{name}", known)
 
     def _look(self) -> None:
         """Show what must be true at each scrape: the waits for sinks, the status of the source, and its columns."""

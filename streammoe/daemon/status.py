@@ -31,8 +31,6 @@ MOST_BYTES = 1 << 24
 """Size from which on a file is none of ours."""
 WRITE_SECONDS = 2.0
 """Time between two versions of the file."""
-LOOK_SECONDS = 1.0
-"""Time between two looks at what was learned, which take up to milliseconds; events are counted at any time."""
 
 
 class Status:
@@ -51,7 +49,7 @@ class Status:
         self.to_save: Callable[[], tuple[int, float | None]] = lambda: (0, None)
         """Returns the number of unsaved records, and the seconds until they are saved."""
         self._learned: Mapping[str, Any] = {}
-        self._next_look = self._began = time.monotonic()
+        self._began = time.monotonic()
         self._cpu, self._cores_used = (self._began, time.process_time()), 0.0
         before = read(folder)
         killed = {"error": "it was killed, or the machine stopped"} if before else None
@@ -81,13 +79,9 @@ class Status:
         self._thread.join()
         self._write({"at": time_of_day(), "error": None if error is None else str(error) or type(error).__name__})
 
-    def publish(self, state: RunState, *, is_last: bool = False) -> None:
-        """Take what has been learned if it is time to; the learning loop calls this over and over."""
+    def publish(self, state: RunState) -> None:
+        """Take what has been learned."""
         events = {**state.outcomes, "pending": state.pending}
-        if time.monotonic() < self._next_look and not is_last:
-            self._learned = {**self._learned, "events": events}
-            return
-        self._next_look = time.monotonic() + LOOK_SECONDS
         self._learned = {
             **figures_of(state.model, state.pipeline.scores, events, state.reasons),
             "challenger": None if state.pipeline.challenger is None else state.pipeline.challenger.summary(),
