@@ -111,8 +111,7 @@ class Daemon:
         self._health.source = source.status
         if status is not None:
             status.to_save = lambda: (self.checkpoints.unsaved, self.checkpoints.seconds_to_next)
-        metrics.presence = state.pipeline.presence
-        self._count()
+        metrics.count(state)
         self._look()
 
     @property
@@ -238,7 +237,7 @@ class Daemon:
         self._processed += len(batch)
         self.metrics.histogram("streammoe_batch_seconds").observe(time.monotonic() - started)
         jump = None if state.jumps is None else state.jumps.losses.watch(processed.losses)
-        self._count()
+        self.metrics.count(state)
         if jump is not None:
             self._handle_jump(jump, batch)
         self._on_batch(self.source.progress())
@@ -321,17 +320,9 @@ class Daemon:
     def _look(self) -> None:
         """Show what has been learned in metrics and status."""
         state, self._look_at = self.state, time.monotonic() + LOOK_SECONDS
-        self.metrics.publish(state.model, state.pipeline.scores, self.source.progress())
-        self.metrics.show_challenger(state.pipeline.challenger)
+        self.metrics.publish(state, self.source.progress())
         if self._status is not None:
             self._status.publish(state)
-
-    def _count(self) -> None:
-        """Show what became of events."""
-        state = self.state
-        self.metrics.count(
-            state.outcomes, state.reasons, state.pending, None if state.jumps is None else state.jumps.losses.state
-        )
 
     def _summary(self, seconds: float) -> Summary:
         state = self.state

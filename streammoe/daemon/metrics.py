@@ -10,16 +10,15 @@ from operator import countOf
 from prometheus_client import Counter, Gauge, Histogram
 
 from streammoe.catalogue import COMMON, LiveMetrics, Metric, memory_limit
-from streammoe.daemon.guards import LossState
 from streammoe.daemon.health import Health
+from streammoe.daemon.run_state import RunState
 from streammoe.distributions.mixtures import LEVELS
 from streammoe.engine.portfolio import MEMBERS
 from streammoe.errors import REASONS
-from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
 from streammoe.pipeline.challenger import Challenger
 from streammoe.pipeline.presence import MOST_COUNTED, Presence
-from streammoe.pipeline.scores import AVERAGES, PrequentialScores, Scores
+from streammoe.pipeline.scores import AVERAGES, PrequentialScores
 from streammoe.ports import STALLS
 from streammoe.text import cut, listed
 
@@ -190,24 +189,19 @@ class Metrics:
             self.counter("streammoe_reload_total", outcome)
         self.gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
-    def count(
-        self, outcomes: Mapping[str, int], reasons: Mapping[str, int], pending: int = 0, losses: LossState | None = None
-    ) -> None:
+    def count(self, state: RunState) -> None:
         """Show what became of events.
 
-        Args:
-            outcomes: events by outcome, as all counts since the first start; what is shown counts from this one, since
-                a crash takes them back, and counters may only go back to 0.
-            reasons: rejected records by reason.
-            pending: events that wait for their label or features.
-            losses: of the guard, if jumps are watched for.
+        A state counts since the first start; what is shown counts from the first call, since a crash takes back what
+        came after a checkpoint, and counters may only go back to 0.
         """
         for outcome in OUTCOMES:
-            self._raise("streammoe_events_total", outcomes.get(outcome, 0), outcome)
+            self._raise("streammoe_events_total", state.outcomes[outcome], outcome)
         for reason in REASONS:
-            self._raise("streammoe_rejected_total", reasons.get(reason, 0), reason)
-        self.gauge("streammoe_pending_labels").set(pending)
-        if losses is not None:
+            self._raise("streammoe_rejected_total", state.reasons[reason], reason)
+        self.gauge("streammoe_pending_labels").set(state.pending)
+        if state.jumps is not None:
+            losses = state.jumps.losses.state
             self._raise("streammoe_guard_jumps_total", losses.jumps)
             self.gauge("streammoe_guard_high_windows").set(len(losses.high))
 
@@ -217,8 +211,9 @@ class Metrics:
         if outcome != REFUSED:
             self.gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
-    def publish(self, model: MixtureOfExperts, scores: Scores, progress: tuple[int, int] | None) -> None:
-        """Show the model and its scores; an unknown value has no sample or is NaN."""
+    def publish(self, state: RunState, progress: tuple[int, int] | None) -> None:
+        """Show what was learned, and how well it predicts; an unknown value has no sample or is NaN."""
+        model, scores, self.presence = state.model, state.pipeline.scores, state.pipeline.presence
         for name, means in scores.means().items():
             self._show(f"streammoe_{name if name.startswith('baseline') else f'prequential_{name}'}", means)
         if isinstance(scores, PrequentialScores):
@@ -252,9 +247,9 @@ class Metrics:
             self.live.show(f"streammoe_expert_{name}", known)
         done, total = progress or (0, 0)
         self.gauge("streammoe_source_progress_ratio").set(done / total if total else math.nan)
+        self._show_challenger(state.pipeline.challenger)
 
-    def show_challenger(self, challenger: Challenger | None) -> None:
-        """Show how the challenger does, next to the champion over the same events; nothing if there is none."""
+    def _show_challenger(self, challenger: Challenger | None) -> None:
         events, scores = dict[tuple[str], float](), {}
         if challenger is not None:
             events = {("learned",): challenger.champion_scores.log_loss.count, ("missed",): challenger.missed}

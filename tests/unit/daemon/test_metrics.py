@@ -1,6 +1,7 @@
 import math
 import platform
 import re
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,16 +57,26 @@ def learned(kind="regressor", n=200, warmup=100):
     return model, scores
 
 
+def state_of(model=None, scores=None, learned=0, malformed=0, presence=None, challenger=None):
+    """The parts of a `RunState` that are shown."""
+    return SimpleNamespace(
+        model=model,
+        outcomes=Counter(learned=learned),
+        reasons=Counter(malformed=malformed),
+        pending=0,
+        jumps=None,
+        pipeline=SimpleNamespace(scores=scores, presence=presence, challenger=challenger),
+    )
+
+
 def published(model, scores):
     """Return all metrics after a batch."""
     metrics = Metrics()
-    metrics.count({"learned": 150}, {"malformed": 3})
-    metrics.presence = followed()
+    metrics.count(state_of(model, scores, learned=150, malformed=3))
     metrics.histogram("streammoe_batch_seconds").observe(0.02)
     metrics.histogram("streammoe_checkpoint_seconds").observe(0.004)
-    metrics.publish(model, scores, (30, 120))
-    pipeline = SimpleNamespace(model=model, scores=scores)
-    metrics.show_challenger(Challenger(pipeline, scores, missed=2))
+    challenger = Challenger(SimpleNamespace(model=model, scores=scores), scores, missed=2)
+    metrics.publish(state_of(model, scores, presence=followed(), challenger=challenger), (30, 120))
     metrics.health.source = lambda: status({0: 7}, {0: 3}, reconnected=1)._replace(
         held_back={TopicPartition("t", 0): 2}
     )
@@ -169,9 +180,8 @@ def test_next_to_ours_there_are_those_of_the_process_and_the_versions_and_none_o
 
 
 def test_before_anything_happens_counts_are_zero_and_values_not_a_number():
-    Metrics().count({"learned": 7}, {})
     metrics = Metrics()
-    metrics.count({"learned": 7}, {"malformed": 2})  # of earlier runs
+    metrics.count(state_of(learned=7, malformed=2))  # of earlier runs
     value = samples(metrics)
     assert {outcome: value["events_total", outcome] for outcome in OUTCOMES} == dict.fromkeys(OUTCOMES, 0)
     assert {reason: value["rejected_total", reason] for reason in REASONS} == dict.fromkeys(REASONS, 0)
@@ -181,7 +191,7 @@ def test_before_anything_happens_counts_are_zero_and_values_not_a_number():
     metrics.health.unsaved = "the disk is full"
     assert samples(metrics)["ready",] == 0
     for progress in ((0, 0), None):  # of a source without an end 0 would set off an alert for one that is stuck
-        metrics.publish(MoERegressor(2), PrequentialScores(), progress)
+        metrics.publish(state_of(MoERegressor(2), PrequentialScores()), progress)
         value = samples(metrics)
         assert (value["warming_up",], value["model_events",]) == (1, 0)
         unknown = (("prequential_rmse", "running"), ("expert_mass", "0"), ("convergence_residual",))
@@ -190,7 +200,7 @@ def test_before_anything_happens_counts_are_zero_and_values_not_a_number():
 
 def test_counters_count_what_comes_after_the_start_and_columns_what_is_missing_or_unknown():
     metrics = published(*learned())
-    metrics.count({"learned": 157}, {"malformed": 4})
+    metrics.count(state_of(learned=157, malformed=4))
     value = samples(metrics)
     assert (value["events_total", "learned"], value["rejected_total", "malformed"]) == (7, 1)
     assert value["columns_vanished",] == 1
@@ -224,7 +234,7 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
     before = model.n_outliers
     model.learn_rows(np.zeros((2, 2)), np.array([[1e5], [-1e5]]))
     for _ in range(2):  # which counts once
-        metrics.publish(model, scores, None)
+        metrics.publish(state_of(model, scores), None)
     assert model.n_outliers == before + 2
     assert (value["outliers_total",], samples(metrics)["outliers_total",]) == (0, 2), "what comes after the start"
 
