@@ -13,8 +13,6 @@ from streammoe.pipeline.sink_wait import SinkWait
 from streammoe.ports import SourceStatus
 
 LOGGER = logging.getLogger("streammoe.daemon")
-SINKS = ("predictions", "dead_letters")
-"""Sections of the settings that describe a sink."""
 ALIVE_SECONDS = 300.0
 """How long one iteration of the loop may take. It must cover the longest one, such as a fit of a wide model; whoever
 wants to wait longer says so where the probe is set up."""
@@ -42,8 +40,8 @@ class Health:
         """Returns the status of the source."""
         self.saved_at = time.monotonic()
         """When (`time.monotonic`) the state of the last durable checkpoint was taken, or the start."""
-        self.waits = {section: SinkWait() for section in SINKS}
-        """How long the sinks have kept the daemon waiting."""
+        self.waits = {section: SinkWait() for section in ("predictions", "dead_letters")}
+        """How long the sinks have kept the daemon waiting, by the sections of the settings that describe them."""
         self._beat_at = time.monotonic()
 
     def beat(self) -> None:
@@ -65,21 +63,14 @@ class Health:
         """Why the daemon is not ready; empty if it is."""
         if self.unsaved:
             return f"nothing can be saved: {self.unsaved}"
-        if waiting := self.waiting:
-            return f"learning waits: {waiting}"
+        lasted = {section: wait.seconds for section, wait in self.waits.items()}
+        slow = {section: seconds for section, seconds in lasted.items() if seconds > SLOW_SECONDS}
+        if slow:
+            waits = (f"[{name}] has not answered for {slow[name]:.0f} s{self.rejected(name)}" for name in slow)
+            return f"learning waits: {', '.join(waits)}"
         if refused := self.source().refused:
             return f"nothing can be read: {refused}"
         return "" if self.ready else "not ready: restoring state or connecting"
-
-    @property
-    def waiting(self) -> str:
-        """Which sink has kept the daemon waiting for too long, and for how long; empty if none has."""
-        lasted = {section: wait.seconds for section, wait in self.waits.items()}
-        return ", ".join(
-            f"[{section}] has not answered for {seconds:.0f} s{self.rejected(section)}"
-            for section, seconds in lasted.items()
-            if seconds > SLOW_SECONDS
-        )
 
     def rejected(self, section: str) -> str:
         """Return why the brokers of a sink reject it, in brackets; empty if they do not."""
