@@ -8,16 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from streammoe.catalogue import COMMON, LiveMetrics
 from streammoe.console import logging_set_up, set_up_logging
 from streammoe.errors import ConfigError, StreammoeError
-from streammoe.serving.answers import compile_answers
 from streammoe.serving.server import PredictionServer
 from streammoe.serving.snapshot import Published, Snapshot
 from streammoe.settings import ServeSettings
@@ -83,12 +81,9 @@ class Answering:
     def _run(self) -> None:
         status_at = wanted_at = 0.0
         while not self._closing.is_set():
-            is_new, pause = False, wanted_at - time.monotonic()
-            if pause > 0.0:
-                self._closing.wait(min(pause, STATUS_SECONDS))
-            else:
-                self.published.is_wanted = True
-                is_new = self.published.arrived.wait(STATUS_SECONDS)
+            pause = wanted_at - time.monotonic()
+            self.published.is_wanted |= pause <= 0.0
+            is_new = self.published.arrived.wait(min(pause, STATUS_SECONDS) if pause > 0.0 else STATUS_SECONDS)
             started, worked = time.monotonic(), time.thread_time()  # a process that begins lets a sender wait
             try:
                 if is_new:
@@ -125,23 +120,16 @@ def _serve(connection: Connection, settings: ServeSettings, interval: float, lev
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(level, form)
     sys.setswitchinterval(0.001)  # what comes must not keep answers waiting
-    published = Published()
     try:
-        server = PredictionServer(settings, published, interval, LiveMetrics(COMMON))
+        server = PredictionServer(settings, interval)
     except ConfigError as error:
         connection.send(("", *error.problems))
         return
-    with closing(server):
+    with closing(server), suppress(EOFError):
         connection.send((server.url,))
         while True:
-            try:
-                message = connection.recv()
-            except EOFError:
-                return
+            message = connection.recv()
             if isinstance(message, Snapshot):
-                if published.latest is None:
-                    compile_answers(message, interval)
-                published.latest = message
+                server.take(message)
             else:
                 server.show(message)
-            server.describe()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -23,20 +23,7 @@ from prometheus_client import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 Kind = TypeVar("Kind", bound=Counter | Gauge | Histogram)
-
-
-class ComputedCounter(Counter):
-    """A counter that may have series that are computed when they are asked for."""
-
-    compute: Callable[[], Mapping[tuple[str, ...], float]] = dict
-    """Returns their totals by the values of the labels."""
-
-    def collect(self) -> Iterable[MetricFamily]:
-        for values, total in self.compute().items():
-            series = self.labels(*values)
-            series.reset()
-            series.inc(total)
-        return super().collect()
+Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 
 class Metric(NamedTuple):
@@ -89,18 +76,7 @@ def memory_limit() -> float:
         return of_machine
 
 
-class _Refresh(Collector):
-    """A collector without metrics of its own; registries ask collectors in the order in which they were registered."""
-
-    def __init__(self, refresh: Callable[[], None]) -> None:
-        self._refresh = refresh
-
-    def collect(self) -> Iterable[MetricFamily]:
-        self._refresh()
-        return ()
-
-
-class LiveMetrics:
+class LiveMetrics(Collector):
     """The metrics of a catalogue by their names, in a registry of their own, next to those of the process.
 
     Args:
@@ -112,9 +88,12 @@ class LiveMetrics:
         # For all registries of the process, whose metrics are ours alone.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self.registry.register(_Refresh(refresh))
+        self._refresh = refresh
+        self.registry.register(self)  # first, since a registry asks collectors in this order
         ProcessCollector(registry=self.registry)
         self._of: dict[str, Counter | Gauge | Histogram] = {}
+        self._shown: dict[str, set[Any]] = {}
+        """The labels that `show` has set, by the names of metrics."""
         self.add(catalogue)
         versions = (revision(), *map(_version, PACKAGES.values()), platform.python_version())
         self.gauge("streammoe_build_info", *versions).set(1)
@@ -122,22 +101,29 @@ class LiveMetrics:
     def add(self, catalogue: Mapping[str, Metric]) -> None:
         """Add the metrics of another catalogue."""
         for name, metric in catalogue.items():
-            if metric.kind is Histogram:
-                made: Counter | Gauge | Histogram = Histogram(
-                    name, metric.help, metric.labels, buckets=metric.buckets, registry=self.registry
-                )
+            more: dict[str, Any] = {"buckets": metric.buckets} if metric.buckets else {}
+            self._of[name] = metric.kind(name, metric.help, metric.labels, registry=self.registry, **more)
+
+    def collect(self) -> Iterable[MetricFamily]:
+        """Look anew before the metrics are collected; there are none besides."""
+        self._refresh()
+        return ()
+
+    def show(self, name: str, values: Mapping[Labels, float]) -> None:
+        """Set series by their labels, of a counter their totals, and remove those that are not among them."""
+        for gone in self._shown.get(name, set()) - values.keys():
+            self._of[name].remove(*gone)
+        for labels, value in values.items():
+            if isinstance(self._of[name], Gauge):
+                self.gauge(name, *labels).set(value)
             else:
-                kind = ComputedCounter if metric.kind is Counter else metric.kind
-                made = kind(name, metric.help, metric.labels, registry=self.registry)
-            self._of[name] = made
+                self.counter(name, *labels).reset()
+                self.counter(name, *labels).inc(value)
+        self._shown[name] = {*values}
 
-    def remove(self, name: str, *labels: str) -> None:
-        """Remove one series of a metric."""
-        self._of[name].remove(*labels)
-
-    def counter(self, name: str, *labels: str) -> ComputedCounter:
+    def counter(self, name: str, *labels: str) -> Counter:
         """Return a counter, or its series of these labels."""
-        return self._series(ComputedCounter, name, *labels)
+        return self._series(Counter, name, *labels)
 
     def gauge(self, name: str, *labels: str) -> Gauge:
         """Return a gauge, or its series of these labels."""

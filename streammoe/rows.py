@@ -35,7 +35,13 @@ _encoder = msgspec.json.Encoder()
 
 def json_lines(rows: Predictions) -> bytes:
     """Encode one object per event, see `rows_of`; each line has its line end."""
-    return _encoded(rows_of(rows))
+    lines = rows_of(rows)
+    try:
+        return _encoder.encode_lines(lines)
+    except UnicodeEncodeError:  # the path of a file whose name is not UTF-8, of which JSON can write the escapes
+        for line in lines:
+            line.place = msgspec.Raw(json.dumps(line.place, separators=(",", ":")).encode("ascii"))
+        return _encoder.encode_lines(lines)
 
 
 def rows_of(rows: Predictions) -> list[Row]:
@@ -78,12 +84,3 @@ def _by_output(values: FloatArray, outputs: Sequence[str]) -> list[Any]:
 def _mappings(values: FloatArray, names: Sequence[str]) -> list[Any]:
     # The last one counts where two labels read alike, such as 1 and "1".
     return [dict(zip(names, row, strict=True)) for row in values.tolist()]
-
-
-def _encoded(lines: list[Row]) -> bytes:
-    try:
-        return _encoder.encode_lines(lines)
-    except UnicodeEncodeError:  # the path of a file whose name is not UTF-8, of which JSON can write the escapes
-        for line in lines:
-            line.place = msgspec.Raw(json.dumps(line.place, separators=(",", ":")).encode("ascii"))
-        return _encoder.encode_lines(lines)

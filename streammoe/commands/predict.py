@@ -47,9 +47,7 @@ def command(
     from streammoe.assembly import batches_of
     from streammoe.commands.evaluate.file_settings import settings_of
     from streammoe.commands.evaluate.output_files import as_config_error, check_outputs
-    from streammoe.pipeline.decoders import decoder
-    from streammoe.serving.answers import predicted_rows, roles_of
-    from streammoe.serving.answers import rejected as rejected_of
+    from streammoe.serving.answers import predicted_rows, read
     from streammoe.serving.place import Place
 
     settings = settings_of(file, FileOptions(("y",), format=form, overrides=overrides), command="predict")
@@ -59,8 +57,7 @@ def command(
     rejected, n, encode = Counter[str](), 0, msgspec.json.Encoder().encode_lines
     with click.open_file(str(out or "-"), "wb") as written, progress_bar("predicting") as follow:
         for batch in batches_of(settings, follow):
-            decoded = decoder(batch.format).decode(batch, roles_of(snapshot))
-            problems = rejected_of(snapshot, decoded)
+            decoded, problems = read(snapshot, batch)
             bad = {i for i, _, _ in problems}
             found = zip(decoded.rows.tolist(), predicted_rows(snapshot, decoded, interval), strict=True)
             rows = {i: row for i, row in found if i not in bad}

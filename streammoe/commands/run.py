@@ -72,11 +72,11 @@ def command(
 def _run(reload: Reload, stop: StopFlag, *, fresh: bool, from_model: Path | None, repeat_predictions: bool) -> Summary:
     """Run the daemon, and again from the last checkpoint where a sink can be recovered by that."""
     from streammoe.assembly import open_daemon
-    from streammoe.daemon.health import Health, WaitReporter
+    from streammoe.daemon.health import Health, waits_logged
     from streammoe.daemon.signals import StopDeadline
 
     health = Health()
-    with progress_bar("learning") as follow, WaitReporter(health):
+    with progress_bar("learning") as follow, waits_logged(health):
         again = partial(
             open_daemon, on_batch=follow, reload=reload, health=health, repeat_predictions=repeat_predictions
         )

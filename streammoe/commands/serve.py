@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from contextlib import closing
 from typing import Any
@@ -32,14 +33,11 @@ def command(place: str, every: float, overrides: tuple[str, ...]) -> None:
     """
     from importlib.metadata import version
 
-    from streammoe.catalogue import COMMON, LiveMetrics
     from streammoe.configuration import settings_from
     from streammoe.daemon.signals import StopFlag
     from streammoe.daemon.status import age_seconds
-    from streammoe.serving.answers import compile_answers
     from streammoe.serving.place import Place
     from streammoe.serving.server import PredictionServer
-    from streammoe.serving.snapshot import Published
     from streammoe.text import time_of_day
 
     for flag in overrides:
@@ -47,45 +45,28 @@ def command(place: str, every: float, overrides: tuple[str, ...]) -> None:
             raise ConfigError(
                 f"--set {flag}: serve has no such setting; it uses those of serve, and predictions.interval"
             )
-    tables = {"source": {"kind": "stdin", "format": "jsonl"}, "schema": {"target": "y"}, "serve": {"enabled": True}}
+    tables = {"source": {"kind": "stdin", "format": "jsonl"}, "schema": {"target": "y"}}
     settings = settings_from(tables, "the command line", overrides=overrides)
-    source, published, problem = Place(place), Published(), ""
-    began, known = time.monotonic(), dict[str, Any]()
+    source, problem, known, look_at = Place(place), "", dict[str, Any](), -math.inf
     constant = {"version": version("streammoe"), "started": time_of_day(), "place": place, "alive": True}
-
-    def look() -> str:
-        """Take what is new; return why that failed."""
-        nonlocal known
-        try:
-            if (checkpoint := source.read_if_new()) is not None:
-                snapshot = source.snapshot_of(checkpoint)
-                compile_answers(snapshot, settings.predictions.interval)
-                known = source.figures_of(checkpoint, snapshot.model)
-                published.latest = snapshot
-                LOGGER.info("answering by a model that has learned %d events", checkpoint.metadata["n"])
-        except StreammoeError as error:
-            return str(error)
-        return ""
-
-    def status() -> dict[str, Any]:
-        age, up = age_seconds(known.get("created")), time.monotonic() - began
-        return {**constant, "problem": problem, "uptime_seconds": up, "checkpoint_age_seconds": age, **known}
-
-    with StopFlag(armed=True) as stop:
-        if problem := look():
-            LOGGER.warning("%s; waiting until there is one", problem)
-        server = PredictionServer(settings.serve, published, settings.predictions.interval, LiveMetrics(COMMON))
-        with closing(server):
-            server.show(status())
-            LOGGER.info("predictions at %s", server.url)
-            look_at = time.monotonic() + every
-            while not stop.requested:
-                server.describe()
-                time.sleep(min(every, 1.0))
-                server.show(status())
-                if time.monotonic() < look_at:
-                    continue
-                look_at += every
-                before, problem = problem, look()
-                if problem not in {"", before}:
-                    LOGGER.warning("%s; the model before it goes on answering", problem)
+    with StopFlag() as stop, closing(PredictionServer(settings.serve, settings.predictions.interval)) as server:
+        LOGGER.info("predictions at %s", server.url)
+        began = time.monotonic()
+        while not stop.requested:
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + every
+                try:
+                    if (checkpoint := source.read_if_new()) is not None:
+                        snapshot = source.snapshot_of(checkpoint)
+                        known = source.figures_of(checkpoint, snapshot.model)
+                        server.take(snapshot)
+                        LOGGER.info("answering by a model that has learned %d events", snapshot.version)
+                    problem = ""
+                except StreammoeError as error:
+                    if str(error) != problem:
+                        then = "waiting until there is one" if server.latest is None else "the model before it answers"
+                        LOGGER.warning("%s; %s", error, then)
+                    problem = str(error)
+            age, up = age_seconds(known.get("created")), time.monotonic() - began
+            server.show({**constant, "problem": problem, "uptime_seconds": up, "checkpoint_age_seconds": age, **known})
+            time.sleep(min(every, 1.0))

@@ -18,8 +18,6 @@ from streammoe.persistence.lock import is_locked
 
 LIVE = ("alive", "silent_seconds", "cores_used", "events_per_second", "next_checkpoint_seconds", "waiting_seconds")
 """What says something only of a daemon that runs."""
-FOR_PAGE = ("experts", "latest_rejected")
-"""What is too long for a line; `streammoe inspect` and `dead-letters` show it."""
 PATIENCE = 15 * WRITE_SECONDS
 """Age of the file, in seconds, from which its writer counts as not alive."""
 
@@ -84,7 +82,9 @@ def command(place: Path, overrides: tuple[str, ...], as_json: bool, check: bool)
 
         place = Path(load_settings(place, overrides=overrides).checkpoint.dir)
     status = status_of(place)
-    said = {name: value for name, value in status.items() if value not in (None, "", [], {}) and name not in FOR_PAGE}
+    said = {
+        name: value for name, value in status.items() if value not in (None, "", [], {}) and name != "latest_rejected"
+    }
     echo_values(status if as_json else said, as_json=as_json)
     if check and status["state"] not in {"learning", "not ready"}:
         sys.exit(1)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from streammoe.pipeline.sink_wait import SinkWait
+from streammoe.ports import SourceStatus
 
 LOGGER = logging.getLogger("streammoe.daemon")
-SINKS = ("predictions", "dead_letters")
-"""Sections of the settings that describe a sink."""
 ALIVE_SECONDS = 300.0
 """How long one iteration of the loop may take. It must cover the longest one, such as a fit of a wide model; whoever
 wants to wait longer says so where the probe is set up."""
@@ -36,12 +36,12 @@ class Health:
         """Whether state and position are restored and the source has responded."""
         self.unsaved = ""
         """Why nothing can be saved at present; empty if saving works."""
-        self.source_refused: Callable[[], str] = str
-        """Returns why the system that is read from rejects this daemon; empty if it does not."""
+        self.source: Callable[[], SourceStatus] = partial(SourceStatus, connected=False)
+        """Returns the status of the source."""
         self.saved_at = time.monotonic()
         """When (`time.monotonic`) the state of the last durable checkpoint was taken, or the start."""
-        self.waits = {section: SinkWait() for section in SINKS}
-        """How long the sinks have kept the daemon waiting."""
+        self.waits = {section: SinkWait() for section in ("predictions", "dead_letters")}
+        """How long the sinks have kept the daemon waiting, by the sections of the settings that describe them."""
         self._beat_at = time.monotonic()
 
     def beat(self) -> None:
@@ -63,21 +63,14 @@ class Health:
         """Why the daemon is not ready; empty if it is."""
         if self.unsaved:
             return f"nothing can be saved: {self.unsaved}"
-        if waiting := self.waiting:
-            return f"learning waits: {waiting}"
-        if refused := self.source_refused():
+        lasted = {section: wait.seconds for section, wait in self.waits.items()}
+        slow = {section: seconds for section, seconds in lasted.items() if seconds > SLOW_SECONDS}
+        if slow:
+            waits = (f"[{name}] has not answered for {slow[name]:.0f} s{self.rejected(name)}" for name in slow)
+            return f"learning waits: {', '.join(waits)}"
+        if refused := self.source().refused:
             return f"nothing can be read: {refused}"
         return "" if self.ready else "not ready: restoring state or connecting"
-
-    @property
-    def waiting(self) -> str:
-        """Which sink has kept the daemon waiting for too long, and for how long; empty if none has."""
-        lasted = {section: wait.seconds for section, wait in self.waits.items()}
-        return ", ".join(
-            f"[{section}] has not answered for {seconds:.0f} s{self.rejected(section)}"
-            for section, seconds in lasted.items()
-            if seconds > SLOW_SECONDS
-        )
 
     def rejected(self, section: str) -> str:
         """Return why the brokers of a sink reject it, in brackets; empty if they do not."""
@@ -85,53 +78,38 @@ class Health:
         return rejection and f" (it is rejected: {rejection})"
 
 
-class WaitReporter:
-    """Logs when a sink keeps the daemon waiting, and when it goes on, each once.
+@contextmanager
+def waits_logged(health: Health, check_seconds: float = 0.5) -> Iterator[None]:
+    """Log when a sink keeps the daemon waiting, and when it goes on, each once.
 
-    It does so in a thread, since the loop is blocked meanwhile.
+    A thread does so, since the loop is blocked meanwhile.
 
     Args:
         health: knows the waits.
         check_seconds: time between two looks at them.
     """
+    closed = threading.Event()
+    thread = threading.Thread(target=_log_waits, args=(health, closed, check_seconds), name="waits", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        closed.set()
+        thread.join()
 
-    def __init__(self, health: Health, check_seconds: float = 0.5) -> None:
-        self._health = health
-        self._check_seconds = check_seconds
-        self._reported: dict[str, float] = {}
-        """How long the waits that were logged had lasted at the last look."""
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="waits", daemon=True)
-        self._thread.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closed.wait(self._check_seconds):
-            for section in SINKS:
-                self._report(section, self._health.waits[section].seconds)
-
-    def _report(self, section: str, seconds: float) -> None:
-        before = self._reported.get(section)
-        if before is not None and seconds < before:
-            del self._reported[section]
-            LOGGER.warning(
-                "[%s] answers again after %.0f s; learning goes on", section, before, extra={"event": "sink_answers"}
-            )
-        elif before is not None:
-            self._reported[section] = seconds
-        elif seconds >= SLOW_SECONDS:
-            self._reported[section] = seconds
-            rejected = self._health.rejected(section)
-            LOGGER.warning(
-                "[%s] has not answered for %.0f s%s; learning waits until it does",
-                section,
-                seconds,
-                rejected,
-                extra={"event": "sink_waits"},
-            )
+def _log_waits(health: Health, closed: threading.Event, check_seconds: float) -> None:
+    lasted: dict[str, float] = {}
+    """How long the waits that were logged had lasted at the last look."""
+    while not closed.wait(check_seconds):
+        for section, wait in health.waits.items():
+            before, seconds = lasted.pop(section, 0.0), wait.seconds
+            if seconds < before:
+                message = "[%s] answers again after %.0f s; learning goes on"
+                LOGGER.warning(message, section, before, extra={"event": "sink_answers"})
+            elif before or seconds >= SLOW_SECONDS:
+                lasted[section] = seconds
+                if not before:
+                    message = "[%s] has not answered for %.0f s%s; learning waits until it does"
+                    rejected = health.rejected(section)
+                    LOGGER.warning(message, section, seconds, rejected, extra={"event": "sink_waits"})

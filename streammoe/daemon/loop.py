@@ -29,6 +29,8 @@ ProgressListener = Callable[[tuple[int, int] | None], None]
 """Called with the source's progress after each batch."""
 POLL_SECONDS = 0.5
 """Timeout of `Source.poll`; a stop signal or a due checkpoint may wait this long."""
+LOOK_SECONDS = 1.0
+"""Time between two looks at what was learned, which take up to milliseconds; events are counted at any time."""
 
 
 class Observer(Protocol):
@@ -105,12 +107,11 @@ class Daemon:
         self._published = published
         self._processed = 0
         """Records of this run."""
-        metrics.follow(source.status)
+        self._health.source = source.status
         if status is not None:
-            status.follow(source.status, lambda: (self.checkpoints.unsaved, self.checkpoints.seconds_to_next))
-        metrics.show_columns(state.pipeline.presence)
-        self._health.source_refused = lambda: source.status().refused
-        self._publish()
+            status.to_save = lambda: (self.checkpoints.unsaved, self.checkpoints.seconds_to_next)
+        metrics.count(state)
+        self._look()
 
     @property
     def model(self) -> MixtureOfExperts:
@@ -182,8 +183,8 @@ class Daemon:
     def _show(self, *, is_last: bool = False) -> None:
         """Show what has been learned to those who ask this or another process."""
         state = self.state
-        if self._status is not None:
-            self._status.publish(state, is_last=is_last)
+        if time.monotonic() >= self._look_at or is_last:
+            self._look()
         if self._published is not None:
             self._published.is_wanted |= is_last
             self._published.offer(state.model, state.pipeline.schema, state.position, state.digest)
@@ -237,7 +238,7 @@ class Daemon:
         self._processed += len(batch)
         self.metrics.histogram("streammoe_batch_seconds").observe(time.monotonic() - started)
         jump = None if state.jumps is None else state.jumps.losses.watch(processed.losses)
-        self._publish()
+        self.metrics.count(state)
         if jump is not None:
             self._handle_jump(jump, batch)
         self._on_batch(self.source.progress())
@@ -306,14 +307,12 @@ class Daemon:
             f"{' with --fresh' if is_saved else ''}"
         )
 
-    def _publish(self) -> None:
-        """Show what has been learned and counted."""
-        state = self.state
-        self.metrics.count(
-            state.outcomes, state.reasons, state.pending, None if state.jumps is None else state.jumps.losses.state
-        )
-        self.metrics.publish(state.model, state.pipeline.scores, self.source.progress())
-        self.metrics.show_challenger(state.pipeline.challenger)
+    def _look(self) -> None:
+        """Show what has been learned in metrics and status."""
+        state, self._look_at = self.state, time.monotonic() + LOOK_SECONDS
+        self.metrics.publish(state, self.source.progress())
+        if self._status is not None:
+            self._status.publish(state)
 
     def _summary(self, seconds: float) -> Summary:
         state = self.state

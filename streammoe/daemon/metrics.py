@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import countOf
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from streammoe.catalogue import COMMON, LiveMetrics, Metric, memory_limit
-from streammoe.daemon.guards import LossState
-from streammoe.daemon.health import SINKS, Health
+from streammoe.daemon.health import Health
+from streammoe.daemon.run_state import RunState
 from streammoe.distributions.mixtures import LEVELS
 from streammoe.engine.portfolio import MEMBERS
 from streammoe.errors import REASONS
-from streammoe.estimators import MixtureOfExperts
 from streammoe.kernels.compile import compile_seconds
 from streammoe.pipeline.challenger import Challenger
 from streammoe.pipeline.presence import MOST_COUNTED, Presence
-from streammoe.pipeline.scores import AVERAGES, PrequentialScores, Scores
-from streammoe.pipeline.sink_wait import SinkWait
-from streammoe.ports import STALLS, SourceStatus
+from streammoe.pipeline.scores import AVERAGES, PrequentialScores
+from streammoe.ports import STALLS
 from streammoe.text import cut, listed
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -30,8 +28,8 @@ REFUSED = "refused"
 RELOAD_OUTCOMES = ("applied", "unchanged", REFUSED)
 OUTCOMES = ("learned", "predicted_only", "rejected", "skipped", "expired")
 CONDITIONS = ("alive", "starved", "duplicate")
-COMPARISON_INTERVAL = 1_000
-"""Events between two comparisons of all experts."""
+SCORES = ("log_loss", "rmse", "accuracy")
+"""Those by which a champion and its challenger are compared."""
 
 SINGLE = "y"
 """Name of the only output of a model, in labels; its lags have it, too."""
@@ -79,7 +77,7 @@ CATALOGUE: dict[str, Metric] = {
         f"streammoe_challenger_{score}": Metric(
             Gauge, f"streammoe_prequential_{score} over the events that both models have learned", ("model", "average")
         )
-        for score in ("log_loss", "rmse", "accuracy")
+        for score in SCORES
     },
     "streammoe_challenger_events": Metric(
         Gauge, "Events since the challenger began that both models have learned, or the challenger missed", ("outcome",)
@@ -167,8 +165,8 @@ CATALOGUE: dict[str, Metric] = {
 class Metrics:
     """The catalogue as live metrics in their own registry.
 
-    The learning loop updates most of them once per batch. Those that must be true while it waits are computed when they
-    are asked for.
+    The learning loop counts after each batch, and shows what it has learned each second. What must be true while it
+    waits is computed when it is asked for.
 
     Args:
         health: of the daemon; knows when the last checkpoint was taken, and since when sinks have kept it waiting.
@@ -176,58 +174,34 @@ class Metrics:
 
     def __init__(self, health: Health | None = None) -> None:
         self.health = Health(math.inf) if health is None else health
-        self._source: Callable[[], SourceStatus] = lambda: SourceStatus(connected=False)
-        self.live = LiveMetrics(CATALOGUE, self._look_at_source)
+        self.live = LiveMetrics(CATALOGUE, self._look)
         self.registry = self.live.registry
         self.counter, self.gauge, self.histogram = self.live.counter, self.live.gauge, self.live.histogram
-        self._compared: tuple[int | None, int] = (None, -COMPARISON_INTERVAL)
-        """Number of experts at the last comparison, and of events that the model had learned."""
+        self.presence: Presence | None = None
+        """Knows which values of columns were missing or unknown in this run."""
         self._totals: dict[tuple[str, ...], int] = {}
         """Those that counters show, by name and labels."""
-        self._members: tuple[str, ...] = ()
-        """Members of the portfolio whose weights are shown."""
-        self._status = SourceStatus(connected=False)
-        self._of_challenger: Mapping[tuple[str, ...], float] = {}
-        """What is shown of the challenger, by name and labels."""
         self.gauge("streammoe_ready").set_function(lambda: not self.health.problem)
         self.gauge("streammoe_checkpoint_age_seconds").set_function(lambda: time.monotonic() - self.health.saved_at)
         self.gauge("streammoe_mirror_age_seconds").set(math.nan)
-        for section, wait in self.health.waits.items():
-            self._show_wait(section, wait)
-        waits = self.health.waits
-        self.counter("streammoe_sink_waited_seconds_total").compute = lambda: {
-            (section,): waits[section].total for section in SINKS
-        }
-        self.counter("streammoe_source_incidents_total").compute = lambda: {
-            (event,): times for event, times in self._status.counters.items()
-        }
         self.gauge("streammoe_memory_limit_bytes").set(memory_limit())
         for outcome in RELOAD_OUTCOMES:
             self.counter("streammoe_reload_total", outcome)
         self.gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
-    def follow(self, status: Callable[[], SourceStatus]) -> None:
-        """Call this at each scrape, in another thread, to show the source as it is then."""
-        self._source = status
-
-    def count(
-        self, outcomes: Mapping[str, int], reasons: Mapping[str, int], pending: int = 0, losses: LossState | None = None
-    ) -> None:
+    def count(self, state: RunState) -> None:
         """Show what became of events.
 
-        Args:
-            outcomes: events by outcome, as all counts since the first start; what is shown counts from this one, since
-                a crash takes them back, and counters may only go back to 0.
-            reasons: rejected records by reason.
-            pending: events that wait for their label or features.
-            losses: of the guard, if jumps are watched for.
+        A state counts since the first start; what is shown counts from the first call, since a crash takes back what
+        came after a checkpoint, and counters may only go back to 0.
         """
         for outcome in OUTCOMES:
-            self._raise("streammoe_events_total", outcomes.get(outcome, 0), outcome)
+            self._raise("streammoe_events_total", state.outcomes[outcome], outcome)
         for reason in REASONS:
-            self._raise("streammoe_rejected_total", reasons.get(reason, 0), reason)
-        self.gauge("streammoe_pending_labels").set(pending)
-        if losses is not None:
+            self._raise("streammoe_rejected_total", state.reasons[reason], reason)
+        self.gauge("streammoe_pending_labels").set(state.pending)
+        if state.jumps is not None:
+            losses = state.jumps.losses.state
             self._raise("streammoe_guard_jumps_total", losses.jumps)
             self.gauge("streammoe_guard_high_windows").set(len(losses.high))
 
@@ -237,17 +211,9 @@ class Metrics:
         if outcome != REFUSED:
             self.gauge("streammoe_reload_success_timestamp_seconds").set_to_current_time()
 
-    def show_columns(self, presence: Presence) -> None:
-        """Show which values of columns were missing or unknown in this run."""
-        self.gauge("streammoe_columns_vanished").set_function(lambda: len(presence.lacking))
-        self.counter("streammoe_column_values_total").compute = lambda: {
-            (cut(name), state): count
-            for state, counts in (("missing", presence.missing), ("unknown", presence.unknown))
-            for name, count in counts.copy().items()
-        }
-
-    def publish(self, model: MixtureOfExperts, scores: Scores, progress: tuple[int, int] | None) -> None:
-        """Show the model and its scores after a batch; an unknown value has no sample or is NaN."""
+    def publish(self, state: RunState, progress: tuple[int, int] | None) -> None:
+        """Show what was learned, and how well it predicts; an unknown value has no sample or is NaN."""
+        model, scores, self.presence = state.model, state.pipeline.scores, state.pipeline.presence
         for name, means in scores.means().items():
             self._show(f"streammoe_{name if name.startswith('baseline') else f'prequential_{name}'}", means)
         if isinstance(scores, PrequentialScores):
@@ -267,76 +233,64 @@ class Metrics:
         self._raise("streammoe_drifts_total", model.drifts)
         weights = model.member_weights
         # A member that takes no part counts 0, whether it has left, has yet to join or left in an earlier run.
-        if weights:
-            self._members = model.member_names
-        for member in self._members:
-            self.gauge("streammoe_member_weight", member).set(weights.get(member, 0.0))
+        self.live.show("streammoe_member_weight", {(each,): weights.get(each, 0.0) for each in model.member_names})
         drift = model.last_drift
         self.gauge("streammoe_drift_last_event").set(0 if drift is None else drift.n)
         self.gauge("streammoe_convergence_residual").set(model.convergence_residual)
-        self._publish_experts(model)
-        done, total = progress or (0, 0)
-        self.gauge("streammoe_source_progress_ratio").set(done / total if total else math.nan)
-
-    def show_challenger(self, challenger: Challenger | None) -> None:
-        """Show how the challenger does, next to the champion over the same events; nothing if there is none."""
-        shown: dict[tuple[str, ...], float] = {}
-        if challenger is not None:
-            shown["streammoe_challenger_events", "learned"] = challenger.champion_scores.log_loss.count
-            shown["streammoe_challenger_events", "missed"] = challenger.missed
-            shown |= {
-                (f"streammoe_challenger_{name}", model, average): value
-                for model, scores in challenger.scores.items()
-                for name, means in scores.means().items()
-                if not name.startswith("baseline")
-                for average, value in means.items()
-            }
-        for gone in self._of_challenger.keys() - shown.keys():
-            self.live.remove(*gone)
-        for series, value in shown.items():
-            self.gauge(*series).set(value)
-        self._of_challenger = shown
-
-    def _publish_experts(self, model: MixtureOfExperts) -> None:
-        masses = model.masses
-        for expert in range(model.options.most_experts):
-            self.gauge("streammoe_expert_mass", str(expert)).set(masses[expert] if expert < len(masses) else math.nan)
-        # Comparing all experts costs as much as learning K events: too much to do after each batch of one.
-        n_experts, at = self._compared
-        if n_experts == model.chosen_n_experts and at <= model.n < at + COMPARISON_INTERVAL:
-            return
-        self._compared = (model.chosen_n_experts, model.n)
+        self.live.show("streammoe_expert_mass", {(str(k),): mass for k, mass in enumerate(model.masses)})
         experts = model.experts()
         for condition in CONDITIONS:
             found = sum(expert["condition"] == condition for expert in experts)
             self.gauge("streammoe_experts", condition).set(found)
-        for k in range(model.options.most_experts):
-            for name in ("loss", "divergence"):
-                value = experts[k][name] if k < len(experts) else None
-                self.gauge(f"streammoe_expert_{name}", str(k)).set(math.nan if value is None else value)
+        for name in ("loss", "divergence"):
+            known = {(str(k),): each[name] for k, each in enumerate(experts) if each[name] is not None}
+            self.live.show(f"streammoe_expert_{name}", known)
+        done, total = progress or (0, 0)
+        self.gauge("streammoe_source_progress_ratio").set(done / total if total else math.nan)
+        self._show_challenger(state.pipeline.challenger)
 
-    def _look_at_source(self) -> None:
-        """Show the status of the source; series of partitions that are no longer read are removed."""
-        status = self._source()
-        before, self._status = self._status, status
+    def _show_challenger(self, challenger: Challenger | None) -> None:
+        events, scores = dict[tuple[str], float](), {}
+        if challenger is not None:
+            events = {("learned",): challenger.champion_scores.log_loss.count, ("missed",): challenger.missed}
+            scores = challenger.scores
+        self.live.show("streammoe_challenger_events", events)
+        for name in SCORES:
+            shown = {
+                (model, average): value
+                for model, each in scores.items()
+                for average, value in each.means().get(name, {}).items()
+            }
+            self.live.show(f"streammoe_challenger_{name}", shown)
+
+    def _look(self) -> None:
+        """Show what must be true at each scrape: the waits for sinks, the status of the source, and its columns."""
+        waits = self.health.waits
+        for section, wait in waits.items():
+            self.gauge("streammoe_sink_waiting_seconds", section).set(wait.seconds)
+            self.gauge("streammoe_sink_rejected", section).set(bool(wait.rejection()))
+        self.live.show("streammoe_sink_waited_seconds_total", {(name,): wait.total for name, wait in waits.items()})
+        if (presence := self.presence) is not None:
+            self.gauge("streammoe_columns_vanished").set(len(presence.lacking))
+            lacking = {
+                (cut(name), state): count
+                for state, counts in (("missing", presence.missing), ("unknown", presence.unknown))
+                for name, count in counts.copy().items()
+            }
+            self.live.show("streammoe_column_values_total", lacking)
+        status = self.health.source()
+        self.live.show("streammoe_source_incidents_total", {(event,): n for event, n in status.counters.items()})
         self.gauge("streammoe_source_connected").set(status.connected)
         self.gauge("streammoe_source_rejected").set(bool(status.refused))
         self.gauge("streammoe_behind_seconds").set(math.nan if status.behind is None else status.behind)
         for reason in STALLS:
             self.gauge("streammoe_source_stalled", reason).set(countOf(status.stalled.values(), reason))
-        for name, values, earlier in (
-            ("streammoe_consumer_position", status.positions, before.positions),
-            ("streammoe_consumer_lag", status.lags, before.lags),
-            ("streammoe_source_held_back_records", status.held_back, before.held_back),
+        for name, values in (
+            ("streammoe_consumer_position", status.positions),
+            ("streammoe_consumer_lag", status.lags),
+            ("streammoe_source_held_back_records", status.held_back),
         ):
-            for topic, partition in earlier.keys() - values.keys():
-                self.live.remove(name, topic, str(partition))
-            for (topic, partition), value in values.items():
-                self.gauge(name, topic, str(partition)).set(value)
-
-    def _show_wait(self, section: str, wait: SinkWait) -> None:
-        self.gauge("streammoe_sink_waiting_seconds", section).set_function(lambda: wait.seconds)
-        self.gauge("streammoe_sink_rejected", section).set_function(lambda: bool(wait.rejection()))
+            self.live.show(name, {(topic, str(number)): value for (topic, number), value in values.items()})
 
     def _raise(self, name: str, total: int, *labels: str) -> None:
         """Raise a counter by how much a total has risen since the last call; the first one only says where it is."""

@@ -7,11 +7,7 @@ from prometheus_client import CollectorRegistry
 from streammoe.daemon.health import Health
 from streammoe.settings import MetricsSettings
 from streammoe.web.exposition import Exposition
-from streammoe.web.listener import Handler, Limits, Listener
-
-LIMITS = Limits(seconds=10.0, connections=64)
-"""A scrape takes milliseconds, so only idle clients lose their connections, and neither scrapes nor the daemon's files
-run out of descriptors."""
+from streammoe.web.listener import Handler, Listener, NotFound
 
 
 class MetricsServer:
@@ -36,8 +32,8 @@ class MetricsServer:
         self.health = health
         self.registry: CollectorRegistry | None = None
         """What is served; counters only once they are restored, so that they do not appear to jump."""
-        routes = [("/(?:metrics)?", Exposition), ("/healthz", _Alive), ("/readyz", _Ready)]
-        self.listener = Listener(settings, routes, LIMITS, self)
+        routes = [("/(?:metrics)?", Exposition), ("/healthz", _Alive), ("/readyz", _Ready), (".*", NotFound)]
+        self.listener = Listener(settings, routes, self)
         self.url = f"{self.listener.url}/metrics"
 
     def close(self) -> None:

@@ -20,7 +20,6 @@ from streammoe.checked import is_count
 from streammoe.daemon.health import Health
 from streammoe.persistence import STATUS
 from streammoe.persistence.durable import TEMPORARY_SUFFIX
-from streammoe.ports import SourceStatus
 from streammoe.serving.figures import figures_of, to_json
 from streammoe.text import time_of_day
 
@@ -32,8 +31,6 @@ MOST_BYTES = 1 << 24
 """Size from which on a file is none of ours."""
 WRITE_SECONDS = 2.0
 """Time between two versions of the file."""
-LOOK_SECONDS = 1.0
-"""Time between two looks at what was learned, which take up to milliseconds; events are counted at any time."""
 
 
 class Status:
@@ -49,10 +46,10 @@ class Status:
         # It is replaced as a whole, and not flushed to disk: nothing depends on it.
         self._path = folder / STATUS
         self._health = health
-        self._source: Callable[[], SourceStatus] = SourceStatus
-        self._to_save: Callable[[], tuple[int, float | None]] = lambda: (0, None)
+        self.to_save: Callable[[], tuple[int, float | None]] = lambda: (0, None)
+        """Returns the number of unsaved records, and the seconds until they are saved."""
         self._learned: Mapping[str, Any] = {}
-        self._next_look = self._began = time.monotonic()
+        self._began = time.monotonic()
         self._cpu, self._cores_used = (self._began, time.process_time()), 0.0
         before = read(folder)
         killed = {"error": "it was killed, or the machine stopped"} if before else None
@@ -82,17 +79,9 @@ class Status:
         self._thread.join()
         self._write({"at": time_of_day(), "error": None if error is None else str(error) or type(error).__name__})
 
-    def follow(self, source: Callable[[], SourceStatus], to_save: Callable[[], tuple[int, float | None]]) -> None:
-        """Ask these at each look: the state of the source; unsaved records, and the seconds until they are saved."""
-        self._source, self._to_save = source, to_save
-
-    def publish(self, state: RunState, *, is_last: bool = False) -> None:
-        """Take what has been learned if it is time to; the learning loop calls this over and over."""
+    def publish(self, state: RunState) -> None:
+        """Take what has been learned."""
         events = {**state.outcomes, "pending": state.pending}
-        if time.monotonic() < self._next_look and not is_last:
-            self._learned = {**self._learned, "events": events}
-            return
-        self._next_look = time.monotonic() + LOOK_SECONDS
         self._learned = {
             **figures_of(state.model, state.pipeline.scores, events, state.reasons),
             "challenger": None if state.pipeline.challenger is None else state.pipeline.challenger.summary(),
@@ -126,7 +115,7 @@ class Status:
 
     def content(self, end: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return what the daemon is doing, or how it came to its end."""
-        health, source, (unsaved, next_save) = self._health, self._source(), self._to_save()
+        health, source, (unsaved, next_save) = self._health, self._health.source(), self.to_save()
         return {
             **self._constant,
             "written": time_of_day(),

@@ -63,8 +63,6 @@ class ReduceMetrics:
         self.registry = self._live.registry
         self._clock = clock
         self._checked = clock()
-        self._shown: set[tuple[str, str]] = set()
-        """The metrics of shards that have values."""
         self._live.gauge("streammoe_reduce_checked_seconds").set_function(lambda: clock() - self._checked)
         for outcome in OUTCOMES:
             self._live.counter("streammoe_reduce_rounds_total", outcome)
@@ -86,13 +84,6 @@ class ReduceMetrics:
     def show(self, newest: GlobalModel) -> None:
         """Show the newest global model; shards that it does not contain have no values."""
         self._live.gauge("streammoe_reduce_version").set(newest.version)
-        values: dict[tuple[str, str], float] = {}
-        for name, contained in newest.shards.items():
-            values["streammoe_shard_events", name] = contained.n
-            if contained.divergence is not None:
-                values["streammoe_shard_divergence", name] = contained.divergence
-        for key, value in values.items():
-            self._live.gauge(*key).set(value)
-        for key in self._shown - values.keys():
-            self._live.remove(*key)
-        self._shown = set(values)
+        divergences = {(name,): each.divergence for name, each in newest.shards.items()}
+        self._live.show("streammoe_shard_events", {(name,): each.n for name, each in newest.shards.items()})
+        self._live.show("streammoe_shard_divergence", {k: each for k, each in divergences.items() if each is not None})

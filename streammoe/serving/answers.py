@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
@@ -98,8 +97,8 @@ def answers(
     batch = Batch(
         b"".join(records), np.cumsum([len(each) for each in records]), "jsonl", None, "a request", [], {"kind": ""}
     )
-    decoded = decoder(batch.format).decode(batch, roles_of(snapshot))
-    problems = {i: (reason, detail) for i, reason, detail in rejected(snapshot, decoded)}
+    decoded, rejected = read(snapshot, batch)
+    problems = {i: (reason, detail) for i, reason, detail in rejected}
     problems.update(_without_columns(fields, batch, decoded))
     rows = dict(zip(decoded.rows.tolist(), answer(snapshot, decoded), strict=True))
     found: list[list[Said] | RequestError] = []
@@ -109,11 +108,6 @@ def answers(
         first = f"row {named[0].row}: {named[0].detail}" if named else ""
         found.append(RequestError(422, first, problems=named) if bad else [rows[i] for i in range(start, stop)])
     return found
-
-
-def compile_answers(snapshot: Snapshot, interval: float) -> None:
-    """Answer an empty request, so that compilation (cached after the first time) keeps no client waiting."""
-    answers(snapshot, [[b"{}"]], partial(predicted_rows, interval=interval))
 
 
 def ignored(snapshot: Snapshot, record: bytes) -> list[str]:
@@ -126,16 +120,16 @@ def ignored(snapshot: Snapshot, record: bytes) -> list[str]:
     return [name[:MOST_OF_A_NAME] for name in names if name not in known][:MOST_IGNORED]
 
 
-def rejected(snapshot: Snapshot, decoded: DecodedBatch) -> list[tuple[int, str, str]]:
-    """Return the records that the stream would reject, with reason and detail, in their order."""
+def read(snapshot: Snapshot, batch: Batch) -> tuple[DecodedBatch, list[tuple[int, str, str]]]:
+    """Decode records without targets and weights; return also those that the stream would reject, in their order.
+
+    Each of these with reason and detail.
+    """
+    roles = FieldRoles(snapshot.model.column_kinds, snapshot.schema._replace(targets=(), weight=None))
+    decoded = decoder(batch.format).decode(batch, roles)
     refused = snapshot.model.refused(decoded.X).items()
     found = ((int(decoded.rows[at]), error.reason, str(error)) for at, error in refused)
-    return sorted([*decoded.rejected, *found])
-
-
-def roles_of(snapshot: Snapshot) -> FieldRoles:
-    """Return what to read from records that are to be predicted: neither targets nor weights."""
-    return FieldRoles(snapshot.model.column_kinds, snapshot.schema._replace(targets=(), weight=None))
+    return decoded, sorted([*decoded.rejected, *found])
 
 
 def explanations(snapshot: Snapshot, decoded: DecodedBatch) -> list[Explanation]:

@@ -37,7 +37,6 @@ def figures_of(
         "recent": _recent(scores),
         "predicts": max(weights, key=lambda name: weights[name], default="warm-up"),
         "member_weights": weights,
-        "experts": model.experts(),
         "drifts": model.drifts,
         "last_drift": drift and drift._asdict(),
     }

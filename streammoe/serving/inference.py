@@ -5,9 +5,8 @@ Source: kserve/open-inference-protocol, specification/protocol/inference_rest.md
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -22,8 +21,6 @@ DataType = Literal[
 ]
 
 PLATFORM = "streammoe"
-DATATYPES = {"number": "FP64", "boolean": "BOOL"}
-"""Types of columns, by their kind; others are text."""
 _VALUES: Mapping[str, set[type]] = {"BOOL": {bool}, "BYTES": {str}, "FP": {int, float}, "INT": {int}, "UINT": {int}}
 """What JSON has for the values of a datatype, by its name without the number of bits."""
 
@@ -151,7 +148,7 @@ def response(snapshot: Snapshot, name: str, request: InferenceRequest, rows: Seq
         RequestError: one of them does not exist, or is asked for twice.
     """
     n = len(rows)
-    parts = dict(_parts(snapshot, rows))
+    parts = {each: part for each, part in _parts(snapshot).items() if getattr(rows[0], each) is not msgspec.UNSET}
     wanted = [each.name for each in request.outputs] or list(parts)
     if unknown := [each for each in wanted if each not in parts]:
         there = listed(list(parts), "and")
@@ -160,9 +157,24 @@ def response(snapshot: Snapshot, name: str, request: InferenceRequest, rows: Seq
         raise RequestError(400, "outputs: one is asked for twice; name each once")
     outputs = []
     for each in wanted:
-        widths, datatype, data = parts[each]
-        outputs.append(OutputTensor(each, [n, *widths], datatype, _flat(data)))
+        (datatype, widths), data = parts[each], _flat([getattr(row, each) for row in rows])
+        shape = [n, *(len(data) // n if width < 0 else width for width in widths)]
+        outputs.append(OutputTensor(each, shape, datatype, data))
     return InferenceResponse(name, str(snapshot.version), outputs, _identity(snapshot), request.id)
+
+
+def metadata(snapshot: Snapshot, name: str, *, has_interval: bool) -> ModelMetadata:
+    """Return the metadata of the model: its inputs, which are its columns, and its outputs."""
+    kinds = snapshot.model.column_kinds
+    inputs = [
+        TensorMetadata(str(column), "FP64" if kind == "number" else "BYTES", [-1]) for column, kind in kinds.items()
+    ]
+    outputs = [
+        TensorMetadata(each, datatype, [-1, *widths])
+        for each, (datatype, widths) in _parts(snapshot).items()
+        if has_interval or each != "interval"
+    ]
+    return ModelMetadata(name, [str(snapshot.version)], PLATFORM, inputs, outputs, _identity(snapshot))
 
 
 def _identity(snapshot: Snapshot) -> Parameters:
@@ -171,62 +183,18 @@ def _identity(snapshot: Snapshot) -> Parameters:
     return positions if snapshot.digest is None else {**positions, "digest": snapshot.digest}
 
 
-class _Part(NamedTuple):
-    widths: list[int]
-    datatype: str
-    data: list[Any]
+def _parts(snapshot: Snapshot) -> dict[str, tuple[DataType, list[int]]]:
+    """Return datatype and widths of the parts of a prediction, by their names; -1 stands for any width."""
+    if snapshot.model.is_classifier:
+        labels = {*map(str, snapshot.model.output_names)}
+        return {"prediction": ("BYTES", []), "probabilities": ("FP64", [len(labels) or -1]), "gate": ("FP64", [-1])}
+    n = len(snapshot.schema.targets)
+    several = [n] if n > 1 else []
+    return {"prediction": ("FP64", several), "interval": ("FP64", [*several, 2]), "gate": ("FP64", [-1])}
 
 
-def _parts(snapshot: Snapshot, rows: Sequence[Row]) -> dict[str, _Part]:
-    """Return the parts of predictions by their names, with the widths of a row."""
-    model, targets = snapshot.model, snapshot.schema.targets
-    several = [len(targets)] if len(targets) > 1 else []
-
-    def by_output(values: list[Any]) -> list[Any]:
-        return [[value[target] for target in targets] for value in values] if several else values
-
-    predictions, found = [row.prediction for row in rows], dict[str, _Part]()
-    if model.is_classifier:
-        names = list(map(str, model.output_names))
-        found["prediction"] = _Part([], "BYTES", predictions)
-        probabilities: list[Any] = [row.probabilities for row in rows]
-        found["probabilities"] = _Part([len(names)], "FP64", [[each[name] for name in names] for each in probabilities])
-    else:
-        found["prediction"] = _Part(several, "FP64", by_output(predictions))
-        if all(row.interval is not msgspec.UNSET for row in rows):
-            found["interval"] = _Part([*several, 2], "FP64", by_output([row.interval for row in rows]))
-    gates: list[Any] = [row.gate for row in rows]
-    found["gate"] = _Part([len(gates[0]) if gates else 0], "FP64", gates)
-    return found
-
-
-def _flat(values: list[Any]) -> list[Any]:
-    """Return nested lists as one, in row-major order; what is not finite is null."""
-    flat: list[Any] = []
-    for value in values:
-        if isinstance(value, list | tuple):
-            flat += _flat(list(value))
-        else:
-            flat.append(None if isinstance(value, float) and not math.isfinite(value) else value)
-    return flat
-
-
-def metadata(snapshot: Snapshot | None, name: str, *, has_interval: bool) -> ModelMetadata:
-    """Return the metadata of the model: its inputs, which are its columns, and its outputs."""
-    if snapshot is None:
-        return ModelMetadata(name, [], PLATFORM, [], [], {})
-    return ModelMetadata(
-        name,
-        [str(snapshot.version)],
-        PLATFORM,
-        [
-            TensorMetadata(str(column), DATATYPES.get(kind, "BYTES"), [-1])
-            for column, kind in snapshot.model.column_kinds.items()
-        ],
-        [
-            TensorMetadata(each, part.datatype, [-1, *(width or -1 for width in part.widths)])
-            for each, part in _parts(snapshot, []).items()
-            if has_interval or each != "interval"
-        ],
-        _identity(snapshot),
-    )
+def _flat(value: Any) -> list[Any]:
+    """Return nested lists and values of objects as one list, in row-major order."""
+    if isinstance(value, dict):
+        value = [*value.values()]
+    return [each for part in value for each in _flat(part)] if isinstance(value, list | tuple) else [value]

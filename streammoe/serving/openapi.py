@@ -1,27 +1,28 @@
-"""The description of what is served as OpenAPI 3.1, made from the routes that serve it and the columns of the model.
+"""The description of what is served as OpenAPI 3.1, and for people, made from routes and the columns of the model.
 
 Source: https://spec.openapis.org/oas/v3.1.0.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from inspect import cleandoc
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import msgspec
 
 from streammoe.columns.kinds import ColumnKind
 from streammoe.columns.values import MAX_TEXT_LENGTH
 from streammoe.notation import TICKS, Notation
-from streammoe.rows import Row
 from streammoe.serving.answers import LINES, Failure
 from streammoe.serving.snapshot import Snapshot
 from streammoe.settings import ServeSettings
-from streammoe.web.listener import Handler
+from streammoe.text import printable
 
 JSON = "application/json"
 Json = dict[str, Any]
@@ -37,7 +38,6 @@ STATUSES: Mapping[int, str] = {
     429: "More rows are asked for than are answered in a second.",
     503: "It is not ready.",
 }
-_ANYWHERE = (400, 413, 421)
 
 
 class Record(msgspec.Struct):
@@ -47,40 +47,44 @@ class Record(msgspec.Struct):
 _Records = Annotated[list[Record], msgspec.Meta(min_length=1)]
 RECORDS: Mapping[str, Any] = {JSON: Record | _Records, **dict.fromkeys(LINES, _Records)}
 """Bodies of records, by their types of content; JSON Lines are described as the list that they are."""
-ROWS: Mapping[str, Any] = {JSON: Row | list[Row], LINES[0]: list[Row]}
-"""The answers to them."""
 
 
 class Route(NamedTuple):
-    """A path, what serves it, and what that takes and gives; the docstring of the handler describes it."""
+    """A path, and what is answered there."""
 
     path: str
     """``{version}`` stands for any text without a slash."""
-    handler: type[Handler]
-    answer: Mapping[str, Any]
-    """The types of answers, by their types of content."""
-    statuses: tuple[int, ...] = ()
-    """Besides 200, and those that any request may get."""
+    answer: Callable[..., Awaitable[Any]]
+    """Gives the answer, of the type that it is annotated with; its docstring describes it."""
     body: Mapping[str, Any] = {}
-    """Likewise, of bodies."""
+    """The types of bodies, by their types of content."""
     query: type[msgspec.Struct] | None = None
     """The options in the query of a request."""
+    is_open: bool = False
+    """Whether it is answered without a password."""
 
     @property
     def pattern(self) -> str:
         """The regular expression of its path."""
         return re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(self.path))
 
+    @property
+    def answers(self) -> Mapping[str, Any]:
+        """The types of answers, by their types of content."""
+        kind = get_type_hints(self.answer)["return"]
+        if self.body is RECORDS:
+            return {JSON: get_args(kind)[0] | kind, LINES[0]: kind}
+        return {"text/plain" if kind is str else JSON: kind}
+
 
 def document(routes: Sequence[Route], settings: ServeSettings, snapshot: Snapshot | None) -> Json:
     """Return the description of all routes, with the columns of the model as it is now."""
     (record, example), n = _record(snapshot), "0" if snapshot is None else str(snapshot.version)
-    types = [each for route in routes for each in (*route.answer.values(), *route.body.values())]
+    types = [each for route in routes for each in (*route.answers.values(), *route.body.values())]
     schemas = {**msgspec.json.schema_components([*types, Failure], ref_template=_PLACE)[1], "Record": record}
     paths: dict[str, Json] = {}
     for route in routes:
-        method = route.handler.SUPPORTED_METHODS[0].lower()  # HEAD goes without saying
-        paths.setdefault(route.path, {})[method] = _operation(route, settings, example, n)
+        paths[route.path] = {"post" if route.body else "get": _operation(route, settings, example, n)}
     failure = {JSON: {"schema": {"$ref": _PLACE.format(name="Failure")}}}
     return {
         "openapi": "3.1.0",
@@ -102,9 +106,39 @@ def document(routes: Sequence[Route], settings: ServeSettings, snapshot: Snapsho
     }
 
 
+def in_words(document: Json, origin: str, user: str | None) -> str:
+    """Return a description as a text, with a command for each path.
+
+    Args:
+        document: as OpenAPI.
+        origin: scheme and host by which it was asked for, for the commands.
+        user: who must name a password, for which the commands ask.
+    """
+    lines = [document["info"]["title"], document["info"]["description"], f"OpenAPI 3.1: {origin}/openapi.json"]
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            command, url = ["curl", "-sS"], origin + path
+            if user is not None and operation["security"]:
+                command += ["-u", user]
+            if method != "get":
+                example = operation["requestBody"]["content"][JSON]["example"]
+                command += ["-H", f"Content-Type: {JSON}", "-d", json.dumps(example)]
+            lines.append(f"\n{method.upper()} {path}: {operation['summary']} {operation['description']}".rstrip())
+            for each in operation["parameters"]:
+                url = url.replace(f"{{{each['name']}}}", str(each.get("example")))
+                lines.append(f"  {each['name']}, in the {each['in']}: {json.dumps(each['schema'])}")
+            lines.append(f"  {shlex.join([*command, url])}")
+    columns = document["components"]["schemas"]["Record"].get("properties", {})
+    lines += ["\nColumns of a row:", *(f"  {printable(name)}: {each['description']}" for name, each in columns.items())]
+    lines += ["\nStatuses besides 200:", *(f"  {status}: {said}" for status, said in STATUSES.items())]
+    return "\n".join(lines) + "\n"
+
+
 def _operation(route: Route, settings: ServeSettings, example: Json, n: str) -> Json:
-    summary, _, description = cleandoc(route.handler.__doc__ or "").partition("\n\n")
-    is_secret = route.handler.requires_password and settings.username is not None
+    summary, _, description = cleandoc(route.answer.__doc__ or "").partition("\n\n")
+    is_secret = settings.username is not None and not route.is_open
+    names = re.findall(r"{(\w+)}", route.path)
+    statuses = {400, 413, 421, 503, *[401] * is_secret, *[404] * bool(names), *[415, 422, 429] * bool(route.body)}
     options = (
         {}
         if route.query is None
@@ -115,14 +149,11 @@ def _operation(route: Route, settings: ServeSettings, example: Json, n: str) -> 
         "description": " ".join(description.split()),
         "parameters": [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}, "example": n}
-            for name in re.findall(r"{(\w+)}", route.path)
+            for name in names
         ]
         + [{"name": name, "in": "query", "schema": schema} for name, schema in options.items()],
-        "responses": {"200": {"description": "The answer.", "content": _content(route.answer)}}
-        | {
-            str(status): {"$ref": f"#/components/responses/{status}"}
-            for status in sorted({*_ANYWHERE, *route.statuses, *([401] if is_secret else [])})
-        },
+        "responses": {"200": {"description": "The answer.", "content": _content(route.answers)}}
+        | {str(status): {"$ref": f"#/components/responses/{status}"} for status in sorted(statuses)},
         "security": [{"password": []}] if is_secret else [],
     }
     if route.body:
@@ -175,5 +206,5 @@ def _column(kind: ColumnKind, notation: Notation, limits: tuple[float, float]) -
         texts = [text] if form else [gap, text | {"format": "date-time"}, text | {"format": "date"}]
     else:
         texts = [text if notation.units or notation.thousands else gap, {"type": "boolean"}]
-        what, example = "a number, or true or false", 1.5
+        what, example = "a number, or true or false", 1.0
     return {"description": what, "anyOf": [*texts, *others]}, example

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from streammoe.checked import restoring
-from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.persistence import Checkpoint, CheckpointStore, read_checkpoint
 from streammoe.persistence.backup import Target
@@ -28,14 +27,8 @@ class Place:
     def __init__(self, address: str) -> None:
         self.address = address
         self._path, self._seen = Path(address), object()
-        self._target = Target(address) if "://" in address or self._holds_backups() else None
-
-    def _holds_backups(self) -> bool:
-        return (
-            self._path.is_dir()
-            and not CheckpointStore(self._path).generations()
-            and bool(Target(self.address).backups())
-        )
+        is_bare = self._path.is_dir() and not CheckpointStore(self._path).generations()
+        self._target = Target(address) if "://" in address or (is_bare and Target(address).backups()) else None
 
     def read(self) -> Checkpoint:
         """Read the newest sound checkpoint; raise `CheckpointError` if there is none."""
@@ -50,11 +43,8 @@ class Place:
         elif self._path.is_dir():
             seen = CheckpointStore(self._path).generations()[-1:]
         else:
-            try:
-                status = self._path.stat()
-            except OSError as error:
-                raise CheckpointError(f"{self._path}: cannot be read ({error.strerror}); name a saved model") from error
-            seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+            status = self._path.stat() if self._path.exists() else None
+            seen = status and (status.st_ino, status.st_mtime_ns, status.st_size)
         if seen == self._seen:
             return None
         checkpoint = self.read()

@@ -12,15 +12,17 @@ from functools import partial
 from typing import Annotated, Any
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 from tornado.web import RequestHandler
 
-from streammoe.catalogue import LiveMetrics, Metric
+from streammoe.catalogue import COMMON, LiveMetrics, Metric
+from streammoe.estimators import Explanation
 from streammoe.rows import Row
-from streammoe.serving import docs, inference, openapi, page
+from streammoe.serving import inference, openapi, page
 from streammoe.serving.answers import (
     LINES,
     Failure,
+    Problem,
     RequestError,
     answers,
     explanations,
@@ -30,14 +32,12 @@ from streammoe.serving.answers import (
 )
 from streammoe.serving.figures import History, experts_of
 from streammoe.serving.openapi import JSON, Route
-from streammoe.serving.snapshot import Published, Snapshot
+from streammoe.serving.snapshot import Snapshot
 from streammoe.settings import ServeSettings
 from streammoe.text import shown
 from streammoe.web.exposition import Exposition
-from streammoe.web.listener import Handler, Limits, Listener
+from streammoe.web.listener import Handler, Listener
 
-LIMITS = Limits(seconds=30.0, connections=256, keeps_alive=True)
-"""The seconds also count between two requests on one connection; the settings say how large bodies may be."""
 MOST_POSITIONS = 2_000
 """Characters of positions in a header; longer ones are only in the metadata of the model."""
 OF_SERVING: dict[str, Metric] = {
@@ -93,53 +93,48 @@ class PredictionServer:
 
     Args:
         settings: the section ``[serve]``.
-        published: the snapshots that predict.
         interval: probability of predictive intervals, unless a request names another; 0 leaves them out.
-        metrics: to which those of requests are added.
 
     Raises:
         ConfigError: the address cannot be bound, or certificate, key or password cannot be used.
     """
 
-    def __init__(
-        self,
-        settings: ServeSettings,
-        published: Published,
-        interval: float,
-        metrics: LiveMetrics,
-    ) -> None:
-        self.settings, self.published, self.interval, self.metrics = settings, published, interval, metrics
+    def __init__(self, settings: ServeSettings, interval: float) -> None:
+        self.settings, self.interval = settings, interval
+        self.latest: Snapshot | None = None
+        """What predicts; None before the first one."""
         self._status: dict[str, Any] = {"problem": "starting"}
         self._shown_at, self._history = time.monotonic(), History()
         self._experts, self._describe_at = list[dict[str, Any]](), -math.inf
         self._described: Snapshot | None = None
-        metrics.add(OF_SERVING)
-        metrics.gauge("streammoe_snapshot_age_seconds").set_function(self._age)
+        self.metrics = LiveMetrics({**COMMON, **OF_SERVING})
+        self.metrics.gauge("streammoe_snapshot_age_seconds").set_function(self._age)
+        self.registry = self.metrics.registry
         self._waiting: dict[float, list[tuple[list[bytes], asyncio.Future[Any]]]] = {}
         # Of each their own, so that explanations, which take longer, leave predictions theirs.
         self.predicted = Budget(settings.rows_per_second)
         self.explained = Budget(settings.rows_per_second / EXPLANATION_ROWS)
         self.routes = _routes(f"/v2/models/{settings.name}")
-        limits = LIMITS._replace(body_bytes=settings.max_body_bytes)
-        paths: list[tuple[str, type[Handler]]] = [(route.pattern, route.handler) for route in self.routes]
-        self.listener = Listener(
-            settings, [*paths, *page.ROUTES, ("/metrics", Exposition), (".*", _NotFound)], limits, self
-        )
+        paths: list[tuple[str, type[Handler]]] = [(each.pattern, _handler(each)) for each in self.routes]
+        paths += [*page.ROUTES, ("/metrics", Exposition), (".*", _NotFound)]
+        self.listener = Listener(settings, paths, self, settings.max_body_bytes)
         self.url = self.listener.url
 
     def close(self) -> None:
-        """Stop serving, and close all connections."""
+        """Answer what has come, and stop serving."""
         self.listener.close()
 
-    @property
-    def registry(self) -> CollectorRegistry:
-        """The metrics of requests, and of this process."""
-        return self.metrics.registry
+    def take(self, snapshot: Snapshot) -> None:
+        """Predict by this from here on; compilation (cached after the first time) keeps no client waiting."""
+        if self.latest is None or self.latest.model.options != snapshot.model.options:
+            answers(snapshot, [[b"{}"]], partial(predicted_rows, interval=self.interval))
+        self.latest = snapshot
 
     def show(self, status: dict[str, Any]) -> None:
         """Take what there is to show; its ``problem`` says why it is not ready, and is empty if it is."""
         self._history.add(status)
         self._status, self._shown_at = status, time.monotonic()
+        self._describe()
 
     @property
     def problem(self) -> str:
@@ -150,30 +145,28 @@ class PredictionServer:
     def status(self) -> dict[str, Any]:
         """Return what was shown last, and how it went since the start."""
         rate = self._history.events_per_second
-        now = {**self._status, "problem": self.problem, "events_per_second": rate, "history": self._history.points}
-        return {**now, "experts": self._experts} if self._experts else now
+        own = {"problem": self.problem, "experts": self._experts, "events_per_second": rate}
+        return {**self._status, **own, "history": self._history.points}
 
-    def describe(self) -> None:
+    def _describe(self) -> None:
         """Find what experts of the latest snapshot are in words, which takes a while for a wide model."""
-        snapshot, started = self.published.latest, time.monotonic()
+        snapshot, started = self.latest, time.monotonic()
         if snapshot is not None and snapshot is not self._described and started >= self._describe_at:
             model = snapshot.model
             self._experts, self._described = experts_of(model, model.coefficients()), snapshot
             self._describe_at = time.monotonic() + (time.monotonic() - started) / DESCRIBING_SHARE
 
     def _age(self) -> float:
-        found = self.published.latest
-        return math.nan if found is None else time.monotonic() - found.taken_at
+        return math.nan if self.latest is None else time.monotonic() - self.latest.taken_at
 
-    def document(self) -> dict[str, Any]:
-        """Return the description of all that is served, as OpenAPI."""
-        return openapi.document(self.routes, self.settings, self.published.latest)
-
-    def snapshot(self) -> Snapshot:
-        """Return the latest snapshot; raise `RequestError` if nothing was learned yet."""
-        found = self.published.latest
+    def snapshot(self, version: str | None = None) -> Snapshot:
+        """Return the latest snapshot; raise `RequestError` if nothing was learned yet, or another version is meant."""
+        found = self.latest
         if found is None or not found.version:
             raise RequestError(503, f"not ready: {self.problem or 'nothing was learned yet'}")
+        if version not in {None, str(found.version)}:
+            learned = f"only {found.version}: the model learns on"
+            raise RequestError(404, f"there is no version {shown(version)}, {learned}")
         return found
 
     async def predict(self, records: list[bytes], interval: float) -> tuple[Snapshot, list[Row]]:
@@ -224,37 +217,61 @@ class PredictionServer:
 
 
 class JsonHandler(Handler):
-    """A handler that answers in JSON, and errors likewise."""
+    """A handler that answers in JSON what a route says, and errors likewise."""
 
-    content_type = "application/json"
-    requires_password = True
-    route = ""
-    """For metrics."""
+    content_type = JSON
+    of: PredictionServer
+    route: Route
+    shape = ""
+    """That of the records in the body, which their answer gets too."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        if not self.route.body:
+            return
+        if self.request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            self.refuse(415, "the body is compressed; send it as it is, without Content-Encoding")
+        elif "Inference-Header-Content-Length" in self.request.headers:
+            self.refuse(415, "binary tensors are not read; send them as JSON, in most clients by binary_data=False")
+
+    async def get(self, **arguments: str) -> None:
+        found = await self.route.answer(self, **arguments)
+        if self.shape == "lines":
+            self.set_header("Content-Type", LINES[0])
+            self.finish(msgspec.json.Encoder().encode_lines(found))
+        else:
+            found = found[0] if self.shape == "object" else found
+            self.finish(found if isinstance(found, str) else _encode(found))
+
+    post = get
 
     def on_finish(self) -> None:
+        super().on_finish()
         metrics = self.of.metrics
-        metrics.counter("streammoe_http_requests_total", self.route, str(self.get_status())).inc()
+        metrics.counter("streammoe_http_requests_total", self.route.path, str(self.get_status())).inc()
         metrics.histogram("streammoe_http_request_seconds").observe(self.request.request_time())
 
-    def answer(self, content: object, status: int = 200) -> None:
+    def say(self, status: int, text: str, problems: Sequence[Problem] = ()) -> None:
         self.set_status(status)
-        self.finish(_encode(content))
-
-    def say(self, status: int, text: str) -> None:
-        self.answer(Failure(text), status)
+        self.finish(_encode(Failure(text, [*problems])))
 
     def write_error(self, status_code: int, **more: Any) -> None:
         error = more.get("exc_info", (None, None, None))[1]
         if isinstance(error, RequestError):
             if error.status in {429, 503}:
                 self.set_header("Retry-After", "1")
-            self.answer(Failure(str(error), error.problems), error.status)
+            self.say(error.status, str(error), error.problems)
         else:
             super().write_error(status_code, **more)
 
     def log_exception(self, type_: Any, value: Any, traceback: Any) -> None:
         if not isinstance(value, RequestError):
             super().log_exception(type_, value, traceback)
+
+    def records(self) -> list[bytes]:
+        """Return the records of the body."""
+        found, self.shape = records_in(bytes(self.body), self.request.headers.get("Content-Type", ""))
+        return found
 
     def identify(self, snapshot: Snapshot, record: bytes) -> None:
         """Say in headers which model answers, and what it ignores in a record."""
@@ -267,20 +284,7 @@ class JsonHandler(Handler):
             self.set_header("Streammoe-Ignored", json.dumps(names))
 
 
-class _Posted(JsonHandler):
-    """A handler of bodies, which are JSON as it is."""
-
-    SUPPORTED_METHODS = ("POST",)
-
-    def prepare(self) -> None:
-        super().prepare()
-        if self.request.headers.get("Content-Encoding", "identity").lower() != "identity":
-            self.refuse(415, "the body is compressed; send it as it is, without Content-Encoding")
-        elif "Inference-Header-Content-Length" in self.request.headers:
-            self.refuse(415, "binary tensors are not read; send them as JSON, in most clients by binary_data=False")
-
-
-class _Predict(_Posted):
+async def _predict(asked: JsonHandler) -> list[Row]:
     """Predict one row, a list of rows, or rows in JSON Lines.
 
     The answer has the same shape. Its headers say which model has predicted: Streammoe-Version, the number of events
@@ -288,178 +292,119 @@ class _Predict(_Posted):
     Streammoe-Ignored names columns of the first row that it does not know, misspelt ones perhaps. A row that the stream
     would reject rejects the whole request.
     """
-
-    route = "/predict"
-
-    async def post(self) -> None:
-        content_type = self.request.headers.get("Content-Type", "")
-        query = {name: self.get_query_argument(name) for name in self.request.query_arguments}
-        try:
-            options = msgspec.convert(query, Options, strict=False)
-        except msgspec.ValidationError as error:
-            raise RequestError(400, f"the query has {shown(query)}: {error}") from None
-        interval = self.of.interval if options.interval is msgspec.UNSET else options.interval
-        records, shape = records_in(bytes(self.body), content_type)
-        snapshot, rows = await self.of.predict(records, interval)
-        self.identify(snapshot, records[0])
-        if not options.gate:
-            for row in rows:
-                row.gate = msgspec.UNSET
-        if shape == "lines":
-            self.set_header("Content-Type", LINES[0])
-            self.finish(msgspec.json.Encoder().encode_lines(rows))
-        else:
-            self.answer(rows[0] if shape == "object" else rows)
+    query = {name: asked.get_query_argument(name) for name in asked.request.query_arguments}
+    try:
+        options = msgspec.convert(query, Options, strict=False)
+    except msgspec.ValidationError as error:
+        raise RequestError(400, f"the query has {shown(query)}: {error}") from None
+    interval = asked.of.interval if options.interval is msgspec.UNSET else options.interval
+    records = asked.records()
+    snapshot, rows = await asked.of.predict(records, interval)
+    asked.identify(snapshot, records[0])
+    if not options.gate:
+        for row in rows:
+            row.gate = msgspec.UNSET
+    return rows
 
 
-class _Explain(_Posted):
+async def _explain(asked: JsonHandler) -> list[Explanation]:
     """Explain one row, a list of rows, or rows in JSON Lines, by members, experts and inputs.
 
     The contributions of inputs, the baseline and holding add up to the prediction, given the gate.
     """
-
-    route = "/explain"
-
-    async def post(self) -> None:
-        records, shape = records_in(bytes(self.body), self.request.headers.get("Content-Type", ""))
-        self.of.admit(records, MOST_EXPLAINED, self.of.explained)
-        snapshot = self.of.snapshot()
-        (found,) = answers(snapshot, [records], explanations)
-        if isinstance(found, RequestError):
-            raise found
-        self.identify(snapshot, records[0])
-        self.answer(found[0] if shape == "object" else found)
+    records = asked.records()
+    asked.of.admit(records, MOST_EXPLAINED, asked.of.explained)
+    snapshot = asked.of.snapshot()
+    (found,) = answers(snapshot, [records], explanations)
+    if isinstance(found, RequestError):
+        raise found
+    asked.identify(snapshot, records[0])
+    return found
 
 
-class _Infer(_Posted):
+async def _infer(asked: JsonHandler, version: str | None = None) -> inference.InferenceResponse:
     """Predict the rows of tensors, one for each column; null is a missing value.
 
     As in the Open Inference Protocol, version 2, without its extension for binary data.
     """
-
-    route = "/v2/infer"
-
-    async def post(self, version: str | None = None) -> None:
-        of = self.of
-        _check_version(of.snapshot(), version)
-        request = inference.request_in(bytes(self.body))
-        records = inference.records_of(request)
-        snapshot, rows = await of.predict(records, of.interval)
-        self.identify(snapshot, records[0])
-        self.answer(inference.response(snapshot, of.settings.name, request, rows))
+    asked.of.snapshot(version)
+    request = inference.request_in(bytes(asked.body))
+    records = inference.records_of(request)
+    snapshot, rows = await asked.of.predict(records, asked.of.interval)
+    asked.identify(snapshot, records[0])
+    return inference.response(snapshot, asked.of.settings.name, request, rows)
 
 
-class _Server(JsonHandler):
+async def _server(_: JsonHandler) -> inference.ServerMetadata:
     """Name the server and its version."""
-
-    route = "/v2"
-
-    def get(self) -> None:
-        self.answer(
-            inference.ServerMetadata("streammoe", importlib.metadata.version("streammoe"), ["predict", "explain"])
-        )
+    return inference.ServerMetadata("streammoe", importlib.metadata.version("streammoe"), ["predict", "explain"])
 
 
-class _Model(JsonHandler):
+async def _model(asked: JsonHandler, version: str | None = None) -> inference.ModelMetadata:
     """Describe the columns of the model, and the parts of its predictions."""
-
-    route = "/v2/models"
-
-    def get(self, version: str | None = None) -> None:
-        snapshot = self.of.published.latest
-        if version is not None:
-            _check_version(self.of.snapshot(), version)
-        self.answer(inference.metadata(snapshot, self.of.settings.name, has_interval=self.of.interval > 0.0))
+    of = asked.of
+    return inference.metadata(of.snapshot(version), of.settings.name, has_interval=of.interval > 0.0)
 
 
-class _ModelReady(JsonHandler):
+async def _model_ready(asked: JsonHandler, version: str | None = None) -> dict[str, str | bool]:
     """Tell whether the model predicts."""
-
-    route = "/v2/models/ready"
-    requires_password = False
-
-    def get(self, version: str | None = None) -> None:
-        _check_version(self.of.snapshot(), version)
-        self.answer({"name": self.of.settings.name, "ready": True})
+    asked.of.snapshot(version)
+    return {"name": asked.of.settings.name, "ready": True}
 
 
-class _Alive(JsonHandler):
+async def _alive(_: JsonHandler) -> dict[str, bool]:
     """Tell whether requests are answered at all."""
-
-    route = "/healthz"
-    requires_password = False
-
-    def get(self) -> None:
-        self.answer({"live": True})
+    return {"live": True}
 
 
-class _Ready(JsonHandler):
+async def _ready(asked: JsonHandler) -> dict[str, bool]:
     """Tell whether it predicts, and whether what it predicts by is up to date."""
-
-    route = "/readyz"
-    requires_password = False
-
-    def get(self) -> None:
-        self.of.snapshot()
-        if problem := self.of.problem:
-            raise RequestError(503, problem)
-        self.answer({"ready": True})
+    asked.of.snapshot()
+    if problem := asked.of.problem:
+        raise RequestError(503, problem)
+    return {"ready": True}
 
 
-class _OpenApi(JsonHandler):
+async def _openapi(asked: JsonHandler) -> openapi.Json:
     """Describe all of this as OpenAPI 3.1."""
-
-    route = "/openapi.json"
-
-    def get(self) -> None:
-        self.answer(self.of.document())
+    return openapi.document(asked.of.routes, asked.of.settings, asked.of.latest)
 
 
-class _Docs(JsonHandler):
-    """Describe it as a page, with a command for each path that works when it is pasted."""
-
-    route = "/docs"
-
-    def get(self) -> None:
-        self.set_header("Content-Type", "text/html; charset=utf-8")
-        self.set_header("Content-Security-Policy", docs.POLICY)
-        self.set_header("X-Content-Type-Options", "nosniff")
-        origin = f"{self.request.protocol}://{self.request.host}"
-        self.finish(docs.page(self.of.document(), origin, self.of.settings.username))
+async def _docs(asked: JsonHandler) -> str:
+    """Describe it as a text, with a command for each path that works when it is pasted."""
+    asked.set_header("Content-Type", "text/plain; charset=utf-8")
+    asked.set_header("X-Content-Type-Options", "nosniff")
+    origin = f"{asked.request.protocol}://{asked.request.host}"
+    return openapi.in_words(await _openapi(asked), origin, asked.of.settings.username)
 
 
 class _NotFound(JsonHandler):
     SUPPORTED_METHODS = RequestHandler.SUPPORTED_METHODS
-    route = "other"
-    requires_password = False
+    route = Route("other", _docs)
 
     def prepare(self) -> None:
         super().prepare()
         self.refuse(404, "not found; /docs says what there is")
 
 
+def _handler(route: Route) -> type[JsonHandler]:
+    methods = ("POST",) if route.body else JsonHandler.SUPPORTED_METHODS
+    own = {"route": route, "requires_password": not route.is_open, "SUPPORTED_METHODS": methods}
+    return type("RouteHandler", (JsonHandler,), own)
+
+
 def _routes(model: str) -> list[Route]:
     """Return all that is served and described; what is to be answered besides is a row here."""
-    asked = (415, 422, 429, 503)
     routes = [
-        Route("/predict", _Predict, openapi.ROWS, asked, openapi.RECORDS, Options),
-        Route("/explain", _Explain, {JSON: dict[str, Any] | list[dict[str, Any]]}, asked, openapi.RECORDS),
-        Route("/v2", _Server, {JSON: inference.ServerMetadata}),
-        *(Route(path, _Alive, {JSON: dict[str, bool]}) for path in ("/healthz", "/v2/health/live")),
-        *(Route(path, _Ready, {JSON: dict[str, bool]}, (503,)) for path in ("/readyz", "/v2/health/ready")),
-        Route("/openapi.json", _OpenApi, {JSON: dict}),
-        Route("/docs", _Docs, {"text/html": str}),
+        Route("/predict", _predict, openapi.RECORDS, Options),
+        Route("/explain", _explain, openapi.RECORDS),
+        Route("/v2", _server),
+        *(Route(path, _alive, is_open=True) for path in ("/healthz", "/v2/health/live")),
+        *(Route(path, _ready, is_open=True) for path in ("/readyz", "/v2/health/ready")),
+        Route("/openapi.json", _openapi),
+        Route("/docs", _docs),
     ]
-    request, response = {JSON: inference.InferenceRequest}, {JSON: inference.InferenceResponse}
-    for path, may_lack in ((model, ()), (f"{model}/versions/{{version}}", (404, 503))):
-        routes += [
-            Route(path, _Model, {JSON: inference.ModelMetadata}, may_lack),
-            Route(f"{path}/ready", _ModelReady, {JSON: dict[str, str | bool]}, (*may_lack, 503)),
-            Route(f"{path}/infer", _Infer, response, (*may_lack, *asked), request),
-        ]
+    for path in (model, f"{model}/versions/{{version}}"):
+        infer = Route(f"{path}/infer", _infer, {JSON: inference.InferenceRequest})
+        routes += [Route(path, _model), Route(f"{path}/ready", _model_ready, is_open=True), infer]
     return routes
-
-
-def _check_version(snapshot: Snapshot, version: str | None) -> None:
-    if version is not None and version != str(snapshot.version):
-        raise RequestError(404, f"there is no version {shown(version)}, only {snapshot.version}: the model learns on")

@@ -44,15 +44,12 @@ class Published:
         self.is_wanted = True
         """Whether the next one that is offered is taken."""
         self.arrived = threading.Event()
-        self._seen: object = None
 
     def offer(self, model: MixtureOfExperts, schema: Schema, position: Any, digest: str | None) -> None:
         """Publish a model as it is now, if that is wanted, and it has learned and moved on since the last time."""
-        if self.is_wanted and model.n and (model.n, position) != self._seen:
-            self.is_wanted, self._seen = False, (model.n, position)
-            self.publish(model, schema, [position], digest)
+        before = self.latest
+        has_moved = before is None or (before.version, before.positions) != (model.n, [position])
+        if self.is_wanted and model.n and has_moved:
+            self.is_wanted = False
+            self.latest = Snapshot(copy.copy(model), schema, [position], digest, time.monotonic())
             self.arrived.set()
-
-    def publish(self, model: MixtureOfExperts, schema: Schema, positions: list[Any], digest: str | None) -> None:
-        """Replace it by a copy of a model as it is now."""
-        self.latest = Snapshot(copy.copy(model), schema, positions, digest, time.monotonic())

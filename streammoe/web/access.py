@@ -66,26 +66,22 @@ class Access:
             )
 
 
-class HostNames:
-    """Host names that requests may use, which prevents web pages from reading answers by DNS rebinding.
+def is_served(name: str, address: str, allowed: Iterable[str]) -> bool:
+    """Return whether requests may use a host name, which prevents web pages from reading answers by DNS rebinding.
 
     A page's own domain name may be made to resolve to 127.0.0.1. The browser then takes this server's answers for the
     page's, but still sends that name in the header ``Host``. A server that listens on other addresses may have any
     name, so it accepts all of them unless the settings list some.
 
     Args:
-        address: address to which the server is bound.
+        name: given without port.
+        address: to which the server is bound.
         allowed: ``allowed_hosts`` of the settings, in addition to this machine's loopback names.
     """
-
-    def __init__(self, address: str, allowed: Iterable[str]) -> None:
-        self._allowed = {_plain(name) for name in allowed}
-        self._any = not self._allowed and not is_loopback(address)
-
-    def include(self, name: str) -> bool:
-        """Return whether requests may use this host name, given without port."""
-        name = _plain(name)
-        return self._any or name == "localhost" or name in self._allowed or is_loopback(name)
+    name, names = _plain(name), {*map(_plain, allowed)}
+    if not names and not is_loopback(address):
+        return True
+    return name == "localhost" or name in names or is_loopback(name)
 
 
 def is_loopback(address: str) -> bool:

@@ -16,7 +16,8 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
+from weakref import WeakSet
 
 from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream, SSLIOStream
@@ -26,23 +27,20 @@ from tornado.web import Application, HTTPError, RequestHandler, stream_request_b
 from streammoe.errors import ConfigError
 from streammoe.settings import ListenerSettings
 from streammoe.text import counted, listed
-from streammoe.web.access import Access, HostNames, tls_context
+from streammoe.web.access import Access, is_served, tls_context
 
 MAX_HEAD_BYTES = 8192
 """Maximum bytes of a request's first line and headers; no request that is answered needs more."""
 
 
-class Limits(NamedTuple):
-    """What clients may cost."""
-
-    seconds: float
-    """From accepting a connection, or from the head of its latest request, to the last byte of the response."""
-    connections: int
-    """Simultaneous ones; a further one replaces the one that has been idle for longest."""
-    body_bytes: int = 0
-    """Of a request."""
-    keeps_alive: bool = False
-    """Whether a connection may have several requests."""
+SECONDS = 30.0
+"""From accepting a connection, or from the head of its latest request, to the last byte of the response."""
+CONNECTIONS = 256
+"""Simultaneous ones; a further one replaces the one that has been idle for longest."""
+CLOSE_SECONDS = 3.0
+"""What has come before the end has so long to be answered."""
+QUIET_SECONDS = 0.1
+"""Time without a request after which the end waits no longer for the next one on an open connection."""
 
 
 class Listener:
@@ -51,38 +49,37 @@ class Listener:
     Args:
         settings: the section with its address.
         routes: patterns of paths, each with its handler.
-        limits: what clients may cost.
         of: what handlers answer about.
+        body_bytes: how large the body of a request may be.
 
     Raises:
         ConfigError: the address cannot be bound, or certificate, key or password cannot be used.
     """
 
     def __init__(
-        self, settings: ListenerSettings, routes: Sequence[tuple[str, type[Handler]]], limits: Limits, of: Any
+        self, settings: ListenerSettings, routes: Sequence[tuple[str, type[Handler]]], of: Any, body_bytes: int = 0
     ) -> None:
-        self.settings, self.limits, self.of = settings, limits, of
+        self.settings, self.of, self.body_bytes = settings, of, body_bytes
         self.logger = logging.getLogger(f"streammoe.{settings.section}")
         self.access = Access(settings)
         self._tls = tls_context(settings)
         self.connections: dict[IOStream, asyncio.TimerHandle] = {}
         """Open ones, that with the oldest request first, each with the timer that closes it."""
+        self.unanswered = WeakSet[IOStream]()
+        """Those whose latest request is being answered."""
+        self.is_closing = False
         self._listener = _listener(settings)
-        address, port = self._listener.getsockname()[:2]
-        self.hosts = HostNames(address, settings.allowed_hosts)
-        self.access.warn_if_exposed(address, encrypted=self._tls is not None)
+        self.address, port = self._listener.getsockname()[:2]
+        self.access.warn_if_exposed(self.address, encrypted=self._tls is not None)
         for name in ("tornado.access", "tornado.general"):  # they would log whatever untrusted clients send
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._http = HTTPServer(
             Application(
                 [(path, handler, {"listener": self}) for path, handler in routes],
-                default_handler_class=NotFound,
-                default_handler_args={"listener": self},
                 compress_response=True,
             ),
-            no_keep_alive=not limits.keeps_alive,
             max_header_size=MAX_HEAD_BYTES,
-            max_body_size=sys.maxsize,  # handlers keep `limits.body_bytes`, and refuse more with a reason
+            max_body_size=sys.maxsize,  # handlers keep `body_bytes`, and refuse more with a reason
         )
         self._loop = _event_loop()
         self._loop.set_exception_handler(self._end_early)
@@ -93,12 +90,13 @@ class Listener:
         self.url = f"http{'s' if self._tls else ''}://{host}:{port}"
 
     def close(self) -> None:
-        """Stop serving, and close all connections."""
+        """Accept nothing more, answer what has come, and close all connections."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def renew(self, stream: IOStream) -> None:
+    def begin(self, stream: IOStream) -> None:
         """Give a connection whose next request has come its time again."""
+        self.unanswered.add(stream)
         if (timer := self.connections.pop(stream, None)) is not None:
             timer.cancel()
             self._set_deadline(stream)
@@ -108,35 +106,45 @@ class Listener:
 
     def _run(self) -> None:
         self._loop.run_forever()
+        self._loop.run_until_complete(self._end())
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self.is_closing = True
         self._stop_listening()
         self._listener.close()
-        self._loop.run_until_complete(self._http.close_all_connections())
-        self._loop.close()
+        began = busy_at = self._loop.time()
+        while there := [each for each in self.connections if not each.closed()]:
+            now = self._loop.time()
+            if any(each in self.unanswered or each.writing() for each in there):
+                busy_at = now
+            if now > min(began + CLOSE_SECONDS, busy_at + QUIET_SECONDS):
+                break
+            await asyncio.sleep(0.01)  # streams do not say when they have written all
+        await self._http.close_all_connections()
 
     def _accept(self, connection: socket.socket, address: Any) -> None:
         # If the peer has disconnected, ssl raises, and leaves the socket to the garbage collector.
         with contextlib.suppress(OSError):
-            stream = self._stream(connection)
+            if self._tls is None:
+                stream = IOStream(connection)
+            else:
+                stream = SSLIOStream(self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
             self._track(stream)
             self._http.handle_stream(stream, address)
-
-    def _stream(self, connection: socket.socket) -> IOStream:
-        if self._tls is None:
-            return IOStream(connection)
-        return SSLIOStream(self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False))
 
     def _track(self, stream: IOStream) -> None:
         """Close a connection at its deadline, and the one that was idle for longest at once if there are too many."""
         for known in [known for known in self.connections if known.closed()]:
             self.connections.pop(known).cancel()
-        if len(self.connections) >= self.limits.connections:
+        if len(self.connections) >= CONNECTIONS:
             oldest = next(iter(self.connections))
             self.connections.pop(oldest).cancel()
             oldest.close()
         self._set_deadline(stream)
 
     def _set_deadline(self, stream: IOStream) -> None:
-        self.connections[stream] = self._loop.call_later(self.limits.seconds, stream.close)
+        self.connections[stream] = self._loop.call_later(SECONDS, stream.close)
 
     def _end_early(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log a broken connection, which is not worth more than a debug message."""
@@ -153,10 +161,12 @@ def _listener(settings: ListenerSettings) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]
+        last = f"correct {section}.host, or set {section}.enabled to false"
+        if not settings.enabled:  # a command serves nothing else
+            last = f"or correct {section}.host"
         raise ConfigError(
             f"{section}.host {host} with {section}.port {port}: cannot be bound ({reason}); stop the "
-            f"program that uses the port, set {section}.port to another one (0 picks a free one), correct "
-            f"{section}.host, or set {section}.enabled to false"
+            f"program that uses the port, set {section}.port to another one (0 picks a free one), {last}"
         ) from error
     listener.setblocking(False)
     return listener
@@ -189,6 +199,8 @@ class Handler(RequestHandler):
         self.listener, self.of = listener, listener.of
         self.body = bytearray()
         self._refused = False
+        connection: Any = self.request.connection
+        self.stream: IOStream = connection.stream
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
@@ -196,12 +208,12 @@ class Handler(RequestHandler):
 
     def prepare(self) -> None:
         """Refuse host names that are not this server's, before anything else, and whoever lacks the password."""
-        if self.listener.limits.keeps_alive:
-            connection: Any = self.request.connection
-            self.listener.renew(connection.stream)
-        if not self.listener.hosts.include(self.request.host_name):
-            section = self.listener.settings.section
-            self.refuse(421, f"this host name is not served here; {section}.allowed_hosts may list more names")
+        self.listener.begin(self.stream)
+        if self.listener.is_closing:
+            self.set_header("Connection", "close")
+        settings = self.listener.settings
+        if not is_served(self.request.host_name, self.listener.address, settings.allowed_hosts):
+            self.refuse(421, f"this host name is not served here; {settings.section}.allowed_hosts may list more names")
         elif self.requires_password and not self.listener.access.allows(self.request.headers.get("Authorization")):
             self.set_header("WWW-Authenticate", 'Basic realm="streammoe", charset="UTF-8"')
             self.refuse(401, "a password is required")
@@ -215,8 +227,11 @@ class Handler(RequestHandler):
     def data_received(self, chunk: bytes) -> None:
         if not self._refused:
             self.body += chunk
-            if len(self.body) > (most := self.listener.limits.body_bytes):
+            if len(self.body) > (most := self.listener.body_bytes):
                 self.refuse(413, f"the body has more than {counted(most, 'byte')}")
+
+    def on_finish(self) -> None:
+        self.listener.unanswered.discard(self.stream)
 
     def head(self, **arguments: Any) -> Any:
         return self.get(**arguments)

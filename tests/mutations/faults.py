@@ -417,7 +417,7 @@ FAULTS = {
             "since = started",
         ),
         Fault("age-set-back-with-sink", "reload=reload, health=health,", "reload=reload,"),
-        Fault("connection-as-of-last-poll", "metrics.follow(source.status)", "pass"),
+        Fault("connection-as-of-last-poll", "self._health.source = source.status", "pass"),
         Fault("metrics-without-password", "if not self._expected:\n            return True", "return True"),
         Fault("ready-while-unsaved", 'return f"nothing can be saved: {self.unsaved}"', 'return ""'),
     ],

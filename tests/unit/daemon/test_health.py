@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from streammoe.daemon import health as module
-from streammoe.daemon.health import Health, WaitReporter
+from streammoe.daemon.health import Health, waits_logged
 from streammoe.errors import RetriableSinkError
 from tests.kafka_lab.lab import wait_until
 
@@ -27,7 +27,7 @@ def test_a_wait_and_its_end_are_logged_once_each_over_all_attempts(caplog):
             if fails:
                 raise RetriableSinkError("no answer")
 
-    with WaitReporter(health, 0.005):
+    with waits_logged(health, 0.005):
         for _ in range(2):
             before = len(caplog.records)
             attempt(fails=True)

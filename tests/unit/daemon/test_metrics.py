@@ -1,6 +1,7 @@
 import math
 import platform
 import re
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,17 +56,29 @@ def learned(kind="regressor", n=200, warmup=100):
     return model, scores
 
 
+def state_of(model=None, scores=None, learned=0, malformed=0, presence=None, challenger=None):
+    """The parts of a `RunState` that are shown."""
+    return SimpleNamespace(
+        model=model,
+        outcomes=Counter(learned=learned),
+        reasons=Counter(malformed=malformed),
+        pending=0,
+        jumps=None,
+        pipeline=SimpleNamespace(scores=scores, presence=presence, challenger=challenger),
+    )
+
+
 def published(model, scores):
     """Return all metrics after a batch."""
     metrics = Metrics()
-    metrics.count({"learned": 150}, {"malformed": 3})
-    metrics.show_columns(followed())
+    metrics.count(state_of(model, scores, learned=150, malformed=3))
     metrics.histogram("streammoe_batch_seconds").observe(0.02)
     metrics.histogram("streammoe_checkpoint_seconds").observe(0.004)
-    metrics.publish(model, scores, (30, 120))
-    pipeline = SimpleNamespace(model=model, scores=scores)
-    metrics.show_challenger(Challenger(pipeline, scores, missed=2))
-    metrics.follow(lambda: status({0: 7}, {0: 3}, reconnected=1)._replace(held_back={TopicPartition("t", 0): 2}))
+    challenger = Challenger(SimpleNamespace(model=model, scores=scores), scores, missed=2)
+    metrics.publish(state_of(model, scores, presence=followed(), challenger=challenger), (30, 120))
+    metrics.health.source = lambda: status({0: 7}, {0: 3}, reconnected=1)._replace(
+        held_back={TopicPartition("t", 0): 2}
+    )
     return metrics
 
 
@@ -166,9 +179,8 @@ def test_next_to_ours_there_are_those_of_the_process_and_the_versions_and_none_o
 
 
 def test_before_anything_happens_counts_are_zero_and_values_not_a_number():
-    Metrics().count({"learned": 7}, {})
     metrics = Metrics()
-    metrics.count({"learned": 7}, {"malformed": 2})  # of earlier runs
+    metrics.count(state_of(learned=7, malformed=2))  # of earlier runs
     value = samples(metrics)
     assert {outcome: value["events_total", outcome] for outcome in OUTCOMES} == dict.fromkeys(OUTCOMES, 0)
     assert {reason: value["rejected_total", reason] for reason in REASONS} == dict.fromkeys(REASONS, 0)
@@ -178,7 +190,7 @@ def test_before_anything_happens_counts_are_zero_and_values_not_a_number():
     metrics.health.unsaved = "the disk is full"
     assert samples(metrics)["ready",] == 0
     for progress in ((0, 0), None):  # of a source without an end 0 would set off an alert for one that is stuck
-        metrics.publish(MoERegressor(2), PrequentialScores(), progress)
+        metrics.publish(state_of(MoERegressor(2), PrequentialScores()), progress)
         value = samples(metrics)
         assert (value["warming_up",], value["model_events",]) == (1, 0)
         unknown = (("prequential_rmse", "running"), ("expert_mass", "0"), ("convergence_residual",))
@@ -187,7 +199,7 @@ def test_before_anything_happens_counts_are_zero_and_values_not_a_number():
 
 def test_counters_count_what_comes_after_the_start_and_columns_what_is_missing_or_unknown():
     metrics = published(*learned())
-    metrics.count({"learned": 157}, {"malformed": 4})
+    metrics.count(state_of(learned=157, malformed=4))
     value = samples(metrics)
     assert (value["events_total", "learned"], value["rejected_total", "malformed"]) == (7, 1)
     assert value["columns_vanished",] == 1
@@ -221,7 +233,7 @@ def test_gauges_show_the_model_its_experts_and_its_scores():
     before = model.n_outliers
     model.learn_rows(np.zeros((2, 2)), np.array([[1e5], [-1e5]]))
     for _ in range(2):  # which counts once
-        metrics.publish(model, scores, None)
+        metrics.publish(state_of(model, scores), None)
     assert model.n_outliers == before + 2
     assert (value["outliers_total",], samples(metrics)["outliers_total",]) == (0, 2), "what comes after the start"
 
@@ -246,16 +258,16 @@ def test_outputs_and_classes_have_scores_of_their_own():
 
 def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_happens_once():
     metrics = Metrics()
-    metrics.follow(lambda: status({0: 7, 1: 9}, {0: 3, 1: 0}, reconnected=1, gap=0))
+    metrics.health.source = lambda: status({0: 7, 1: 9}, {0: 3, 1: 0}, reconnected=1, gap=0)
     samples(metrics)
-    metrics.follow(lambda: status({1: 10}, {1: 4}, reconnected=1, gap=2))
+    metrics.health.source = lambda: status({1: 10}, {1: 4}, reconnected=1, gap=2)
     value = samples(metrics)
     assert {key: value[key] for key in value if key[0].startswith("consumer_")} == {
         ("consumer_lag", "1", "t"): 4,
         ("consumer_position", "1", "t"): 10,
     }, "the other one is no longer read"
     found = status({0: 1, 1: 1}, {0: 101, 1: 102}, reconnected=3, gap=2)._replace(connected=False)
-    metrics.follow(lambda: found)
+    metrics.health.source = lambda: found
     value = samples(metrics)
     assert [value["source_incidents_total", event] for event in ("reconnected", "gap")] == [3, 2]
     assert value["source_connected",] == 0
@@ -264,7 +276,7 @@ def test_the_source_has_a_lag_and_a_position_of_each_partition_and_counts_what_h
 
 def test_a_column_that_vanishes_while_it_runs_is_shown_until_it_comes_again():
     metrics, presence = Metrics(), Presence()
-    metrics.show_columns(presence)
+    metrics.presence = presence
     shown = []
     for value in (1.0, math.nan, 1.0):
         presence.update(["a"], np.full((ENOUGH, 1), value), {}, {}, lambda i: {"offset": i})

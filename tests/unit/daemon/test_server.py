@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 import struct
+import threading
 import time
 
 import pytest
@@ -15,12 +16,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from streammoe.daemon import health as waiting
-from streammoe.daemon import server as module
 from streammoe.daemon.health import Health
 from streammoe.daemon.server import MetricsServer
-from streammoe.serving import server as predicting
 from streammoe.settings import MetricsSettings
-from streammoe.web.access import HostNames, tls_context
+from streammoe.web import listener
+from streammoe.web.access import is_served, tls_context
 from streammoe.web.listener import MAX_HEAD_BYTES
 from tests.kafka_lab.lab import wait_until
 from tests.unit.serving.served import answering
@@ -58,16 +58,16 @@ def serve(registry, health):
 
 @pytest.fixture(params=["metrics", "predictions"])
 def either(request, serve):
-    """Starts servers of metrics or of predictions, with the module that limits them and a path of 20 MB."""
+    """Starts servers of metrics or of predictions, with a path of 20 MB."""
     if request.param == "metrics":
-        yield serve, module, "/metrics"
+        yield serve, "/metrics"
     else:
         with contextlib.ExitStack() as servers:
 
             def serve(**settings):
                 return servers.enter_context(answering(positions=["x" * 20_000_000], **settings))
 
-            yield serve, predicting, "/v2/models/streammoe"
+            yield serve, "/v2/models/streammoe"
 
 
 @pytest.fixture(scope="session")
@@ -164,7 +164,7 @@ def test_metrics_require_a_password_and_probes_do_not(serve, tmp_path):
     pairs = [("prom", ""), ("prom", PASSWORD + "x"), ("prom", PASSWORD[:-1]), ("Prom", PASSWORD), ("", PASSWORD)]
     for each in [*wrong, *(basic(*pair) for pair in pairs)]:
         assert ask(server, Authorization=each)[0] == 401, each
-    twice = b"GET /metrics HTTP/1.1\r\n" + HOST + f"Authorization: {good}\r\n".encode() * 2
+    twice = b"GET /metrics HTTP/1.1\r\nConnection: close\r\n" + HOST + f"Authorization: {good}\r\n".encode() * 2
     assert raw(server, twice + b"\r\n").startswith(b"HTTP/1.1 401")
 
 
@@ -231,9 +231,9 @@ def test_a_page_cannot_read_metrics_by_a_name_of_its_own(serve):
         assert [ask(server, path, Host=host)[0] for path in ("/metrics", "/healthz", "/other")] == [200, 200, 404]
     for host in FOREIGN:
         assert [ask(server, path, Host=host)[0] for path in ("/metrics", "/healthz", "/other")] == [421] * 3
-    assert HostNames("0.0.0.0", []).include("daemon.example")
-    listed = HostNames("0.0.0.0", ["daemon.example"])
-    assert [listed.include(name) for name in ("daemon.example", "localhost", "other.example")] == [True, True, False]
+    assert is_served("daemon.example", "0.0.0.0", [])
+    for name, is_listed in (("daemon.example", True), ("localhost", True), ("other.example", False)):
+        assert is_served(name, "0.0.0.0", ["daemon.example"]) is is_listed
 
 
 # --- requests of strangers ------------------------------------------------------------------------------------------
@@ -266,8 +266,8 @@ def test_a_head_that_is_too_large_or_malformed_ends_the_connection(either, caplo
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")  # left to the garbage collector by ssl
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_clients_that_vanish_leave_nothing_behind(either, certificate, trusting, caplog, monkeypatch, is_encrypted):
-    serve, module, _ = either
-    monkeypatch.setattr(module, "LIMITS", module.LIMITS._replace(connections=8))
+    serve, _ = either
+    monkeypatch.setattr(listener, "CONNECTIONS", 8)
     server = serve(**(certificate if is_encrypted else {}))
     used = descriptors()
     starts = [b"", GET, GET + b"\r\n", b"\x16\x03\x01\x02\x00\r\n\r\n", b"\0" * 100]
@@ -277,16 +277,16 @@ def test_clients_that_vanish_leave_nothing_behind(either, certificate, trusting,
         if i % 2:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # by RST
         connection.close()
-    for _ in range(2 * module.LIMITS.connections):
+    for _ in range(2 * listener.CONNECTIONS):
         assert ask(server, "/healthz", context=trusting if is_encrypted else None)[0] == 200
     wait_until(lambda: descriptors() <= used, "all are closed")
-    assert len(server.listener.connections) <= module.LIMITS.connections
+    assert len(server.listener.connections) <= listener.CONNECTIONS
     assert caplog.records == []
 
 
 def test_clients_that_are_slow_are_cut_off(either, monkeypatch, certificate, registry):
-    serve, module, path = either
-    monkeypatch.setattr(module, "LIMITS", module.LIMITS._replace(seconds=0.2))
+    serve, path = either
+    monkeypatch.setattr(listener, "SECONDS", 0.2)
     registry.register(
         type("Large", (), {"collect": lambda _: Gauge("large", "x" * 20_000_000, registry=None).collect()})()
     )
@@ -318,3 +318,18 @@ def test_clients_that_are_slow_are_cut_off(either, monkeypatch, certificate, reg
             connection.sendall(begun)
             assert not go_on(connection)
         assert 0.15 < time.monotonic() - started < 8
+
+
+def test_an_end_waits_for_the_answers_to_what_has_come(health):
+    server = MetricsServer(MetricsSettings(port=0), health)
+    with socket.create_connection(address(server), timeout=20) as connection:
+        connection.sendall(GET.replace(b"Connection: close\r\n", b"Content-Length: 2\r\n") + b"\r\nx")
+        wait_until(lambda: server.listener.unanswered, "it is under way")
+        ending = threading.Thread(target=server.close)
+        ending.start()
+        wait_until(lambda: server.listener.is_closing, "it ends")
+        connection.sendall(b"x")
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 ")
+    ending.join()
+    with pytest.raises(ConnectionRefusedError):
+        ask(server, "/healthz")

@@ -1,13 +1,14 @@
 """Servers of predictions by models that have learned what tests need."""
 
+import copy
 import random
+import time
 from contextlib import closing, contextmanager
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
-from streammoe.catalogue import COMMON, LiveMetrics
 from streammoe.pipeline.schema import Schema
 from streammoe.serving.server import PredictionServer
-from streammoe.serving.snapshot import Published
+from streammoe.serving.snapshot import Snapshot
 from streammoe.settings import ServeSettings
 
 MODEL = "/v2/models/streammoe"
@@ -54,15 +55,14 @@ def schema_of(model):
     return Schema(("down", "up") if isinstance(model, MoEMultiTargetRegressor) else ("y",))
 
 
+def snapshot_of(model, positions=()):
+    return Snapshot(copy.copy(model), schema_of(model), list(positions), None, time.monotonic())
+
+
 @contextmanager
-def answering(model=None, *, positions=(), problem="", published=None, interval=0.9, **settings):
+def answering(model=None, *, positions=(), problem="", interval=0.9, **settings):
     """A server; by default of a small regressor."""
-    if published is None:
-        published = Published()
-        model = model or regressor(30)
-        published.publish(model, schema_of(model), list(positions), None)
-    metrics = LiveMetrics(COMMON)
-    server = PredictionServer(ServeSettings(port=0, **settings), published, interval, metrics)
-    server.show({"problem": problem})
-    with closing(server):
+    with closing(PredictionServer(ServeSettings(port=0, **settings), interval)) as server:
+        server.take(snapshot_of(model or regressor(30), positions))
+        server.show({"problem": problem})
         yield server

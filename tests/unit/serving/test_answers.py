@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from streammoe import Lags
-from streammoe.serving.snapshot import Published
-from tests.unit.serving.served import MODEL, answering, classifier, events, of_several_outputs, regressor, schema_of
+from tests.unit.serving.served import MODEL, answering, classifier, events, of_several_outputs, regressor, snapshot_of
 from tests.unit.strangers import ask
 
 MODELS = {
@@ -92,15 +91,14 @@ def test_requests_at_once_get_the_rows_of_their_own():
 
 
 def test_a_snapshot_stays_as_it_is_while_the_model_learns():
-    model, published = regressor(), Published()
-    published.publish(model, schema_of(model), [], None)
-    with answering(published=published) as server:
+    model = regressor()
+    with answering(model) as server:
         before = post(server, "/predict", X)
         assert before == post(server, "/predict", X)
         for x, y in events(300, seed=2):
             model.learn_one(x, 3.0 - y)
         assert post(server, "/predict", X) == before
-        published.publish(model, schema_of(model), [], None)
+        server.take(snapshot_of(model))
         after = post(server, "/predict", X)
         assert {row["model_version"] for row in after} == {420}
         assert after != before

@@ -11,15 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 import streammoe
-from streammoe.catalogue import COMMON, LiveMetrics
 from streammoe.commands import main
 from streammoe.errors import CheckpointError
 from streammoe.persistence.backup import Target, back_up
 from streammoe.serving.place import Place
 from streammoe.serving.server import PredictionServer
-from streammoe.serving.snapshot import Published
 from streammoe.settings import ServeSettings
 from tests.unit import daemons
+from tests.unit.serving.served import snapshot_of
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
@@ -114,22 +113,20 @@ def ask(server, record):
 
 
 def test_a_server_answers_by_the_latest_snapshot_and_says_which_it_is(rows):
-    published = Published()
-    server = PredictionServer(ServeSettings(port=0), published, 0.9, LiveMetrics(COMMON))
-    server.show({"problem": "no disk"})
-    try:
+    with contextlib.closing(PredictionServer(ServeSettings(port=0), 0.9)) as server:
+        server.show({"problem": "no disk"})
         status, headers, said = ask(server, RECORD)
         assert (status, headers["Retry-After"], "no disk" in said["error"]) == (503, "1", True)
         place = Place("state")
-        published.latest = place.snapshot_of(place.read())
+        server.take(place.snapshot_of(place.read()))
         status, headers, row = ask(server, RECORD)
         assert status == 200
         assert row["prediction"] == pytest.approx(streammoe.load("state").predict_one(RECORD), rel=1e-12)
-        assert (headers["Streammoe-Version"], headers["Streammoe-Digest"]) == ("300", published.latest.digest)
-        assert json.loads(headers["Streammoe-Positions"]) == published.latest.positions
+        assert (headers["Streammoe-Version"], headers["Streammoe-Digest"]) == ("300", server.latest.digest)
+        assert json.loads(headers["Streammoe-Positions"]) == server.latest.positions
         # What a model learns after its snapshot does not show, whoever asks meanwhile.
         model = streammoe.load("state")
-        published.publish(model, published.latest.schema, [], None)
+        server.take(snapshot_of(model))
         asked = []
         asking = threading.Thread(target=lambda: asked.extend(ask(server, RECORD)[2]["prediction"] for _ in range(50)))
         asking.start()
@@ -137,7 +134,5 @@ def test_a_server_answers_by_the_latest_snapshot_and_says_which_it_is(rows):
             model.learn_one({"a": a, "b": b}, 1000.0)
         asking.join()
         assert set(asked) == {row["prediction"]}
-        published.publish(model, published.latest.schema, [], None)
+        server.take(snapshot_of(model))
         assert ask(server, RECORD)[2]["prediction"] > 1.0 + row["prediction"]
-    finally:
-        server.close()
