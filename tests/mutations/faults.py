@@ -127,7 +127,7 @@ FAULTS = {
     "drift": [
         Fault("steps-never-restart", "step: float = max(first, again)", "step: float = first"),
         Fault("drift-test-not-reset", "self._sums[:] = 0.0, 0.0, 0.0", "self._sums[:] = 0.0, 0.0, self._sums"),
-        Fault("drift-restart-shifted", "steps(self.seen + first - self.at", "steps(self.seen + first - self.at - 1"),
+        Fault("drift-restart-shifted", "again(self.seen + n - self.at", "again(self.seen + n - self.at - 1"),
     ],
     "single events": [
         Fault("doubtful-targets-count", "rules[RULE.disbelief] * weight if is_doubtful else weight", "weight"),
@@ -150,7 +150,7 @@ FAULTS = {
         Fault("no-folder-no-kernel", "except RuntimeError:  # numba ", "except NotImplementedError:  # numba "),
     ],
     "schedules": [
-        Fault("power-steps-off-by-one", ".pow(first + i + offset, -alpha)", ".pow(first + i + 1 + offset, -alpha)"),
+        Fault("power-steps-off-by-one", ".pow(n + self.offset, -", ".pow(n + 1 + self.offset, -"),
     ],
     "portfolio": [
         Fault("trust-never-fades", "logs[j] *= DISCOUNT", "pass"),
