@@ -19,12 +19,8 @@ from streammoe.types import AnyArray, FloatArray
 
 PREFIX = "reservoir."
 """Prefix of the names of its arrays."""
-LEAST = 64
-"""Number of rows for which there is room at first."""
 AHEAD = 4096
 """Number of events for which it is found out at once which of them enter."""
-FEW = 16
-"""Up to so many rows are quicker one by one."""
 WEYL = np.uint64(0x9E3779B97F4A7C15)
 MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 """Constants of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
@@ -57,88 +53,43 @@ class Reservoir:
         self.seed = seed
         self.seen = 0
         self._key = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
-        self._rows = np.empty((0, 1))
-        """Rows of weight, targets and inputs, of which the first `count` are in use."""
+        self._rows: list[FloatArray] = []
+        """Weight, targets and inputs of each event in the sample; rows are never changed."""
+        self._is_shared = False
+        """Whether copies have the same list, so that it must not be changed either."""
         self._first = 1
-        """Column of the first input."""
+        """Place of the first input in a row."""
         self._numbers, self._places = np.array([1]), np.array([-1])
-        """Which of the next events enter, and where; then the number of the first one of which that is not known. Never
-        changed, only replaced."""
+        """Which of the next events enter, and where; then the number of the first one of which that is not known."""
         self._at, self._next = 0, 1
         """The next of these, and its number."""
-        self._copied: tuple[object, int] | None = None
-        """A mark that this one and its latest copy share, and how many events they had seen; None if rows have moved
-        since."""
-        self._written: list[int] = []
-        """Places written since then."""
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return min(self.seen, self.size)
 
     def add(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
         """Add rows in order, those without target excepted."""
-        n = len(X)
-        if n == 1:
-            y = Y.item(0)
-            if y == y:  # noqa: PLR0124 - not NaN, and quicker to ask so
-                self.seen += 1
-                if self.seen >= self._next:
-                    self._add_next(X, Y, weights)
-        elif n > FEW:
-            self._add_many(X, Y, weights)
-        else:
-            for i in range(n):
-                row = slice(i, i + 1)
-                self.add(X[row], Y[row], weights[row])
+        rows, before = np.column_stack((weights, Y, X))[~np.isnan(Y[:, 0])], self.seen
+        self._first = 1 + Y.shape[1]
+        self.seen += len(rows)
+        while self._next <= self.seen:
+            self._consider(rows[self._next - before - 1].copy())
 
     def add_one(self, row: FloatArray, target: Sequence[float], weight: float) -> None:
         """Add an event that has a target; the row, (1, F), is copied if it enters."""
         self.seen += 1
-        if self.seen >= self._next:
-            self._add_next(row, np.array([target]), np.array([weight]))
+        self._first = 1 + len(target)
+        while self._next <= self.seen:
+            self._consider(np.concatenate([[weight], target, row[0]]))
 
-    def _add_next(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
-        """Let the event that was seen last enter, if it does."""
+    def _consider(self, row: FloatArray) -> None:
+        """Let the event that is the next to enter do so, unless it is only the first one of which that is not known."""
         place = self._places.item(self._at)
         if place < 0:
-            self._look_ahead(self.seen)
-            if self.seen < self._next:
-                return
-            place = self._places.item(0)
+            self._look_ahead(self._next)
+            return
+        if self._is_shared:
+            self._rows, self._is_shared = self._rows.copy(), False
+        self._rows[place : place + 1] = [row]
         self._at += 1
         self._next = self._numbers.item(self._at)
-        first = self._first
-        if self.seen <= self.size or first + X.shape[1] != self._rows.shape[1]:
-            first = self._make_room(Y.shape[1], X.shape[1])
-        row = self._rows[place]
-        row[first:] = X
-        row[1:first] = Y
-        row[0] = weights.item(0)
-        self._written.append(place)
-
-    def _add_many(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
-        missing = np.isnan(Y[:, 0])
-        if missing.any():
-            X, Y, weights = X[~missing], Y[~missing], weights[~missing]
-        start = 0
-        while start < len(X):
-            if self.seen + 1 == self._numbers.item(-1):
-                self._look_ahead(self.seen + 1)
-            stop = min(start + self._numbers.item(-1) - 1 - self.seen, len(X))
-            end = int(np.searchsorted(self._numbers, self.seen + 1 + stop - start))
-            entering = slice(self._at, end)
-            rows, places = self._numbers[entering] + (start - 1 - self.seen), self._places[entering]
-            self.seen += stop - start
-            self._at, self._next, start = end, self._numbers.item(end), stop
-            if len(rows):
-                first = self._make_room(Y.shape[1], X.shape[1])
-                # Of several rows for one place the last one stays.
-                self._rows[places, 0] = weights[rows]
-                self._rows[places, 1:first] = Y[rows]
-                self._rows[places, first:] = X[rows]
-                self._written += places.tolist()
 
     def _look_ahead(self, first: int) -> None:
         """Find out which of the next events enter, and where; `first` is the number of the first one."""
@@ -154,55 +105,28 @@ class Reservoir:
         self._places = np.append(places[entering], -1)
         self._at, self._next = 0, self._numbers.item(0)
 
-    def _make_room(self, n_targets: int, n_fields: int) -> int:
-        """Make room for the rows in use, with so many columns; return the column of the first input."""
-        before, width = self._rows, 1 + n_targets + n_fields
-        if self.count <= len(before) and width == before.shape[1]:
-            return self._first
-        capacity = len(before) if self.count <= len(before) else min(max(2 * self.count, LEAST), self.size)
-        self._rows = np.full((capacity, width), np.nan)
-        self._rows[: len(before), : before.shape[1]] = before
-        self._first = 1 + n_targets
-        self._copied = None
-        return self._first
-
     def rows(self, n_fields: int) -> Sample:
         """Return a copy of the sample, with so many inputs."""
-        rows, first = self._rows[: self.count], self._first
-        X = np.full((len(rows), n_fields), np.nan)
-        X[:, : rows.shape[1] - first] = rows[:, first:]
-        return Sample(X, rows[:, 1:first].copy(), rows[:, 0].copy())
+        first = self._first
+        found = np.full((len(self._rows), first + n_fields), np.nan)
+        for held, row in zip(found, self._rows, strict=True):
+            held[: len(row)] = row
+        return Sample(found[:, first:].copy(), found[:, 1:first].copy(), found[:, 0].copy())
 
     def resized(self, size: int) -> Reservoir:
         """Return a sample of another size: a part of this one, or where events are missing, one that begins now."""
-        other = Reservoir(size, self.seed)
+        other, kept = Reservoir(size, self.seed), self._rows
         if size > self.size and self.seen > self.size:
             return other
-        kept = self._rows[: self.count]
         if len(kept) > size:
             rng = np.random.default_rng((self.seed, self.seen))
-            kept = kept[np.sort(rng.choice(len(kept), size, replace=False))]
-        return other._holding(kept.copy(), self._first, self.seen)
+            kept = [kept[at] for at in np.sort(rng.choice(len(kept), size, replace=False))]
+        return other._holding(kept, self._first, self.seen)
 
-    def copy(self, spare: Reservoir | None = None) -> Reservoir:
-        """Return an independent copy; the array of `spare`, an obsolete one, may be reused.
-
-        If that is the latest copy, only the rows written since are copied.
-        """
-        rows = None if spare is None else spare._as_copied(self._copied)  # noqa: SLF001 - of the same class
-        if rows is None:
-            rows = self._rows.copy()
-        else:
-            places = np.array(self._written, dtype=np.int64)
-            rows[places] = self._rows[places]
-        self._copied, self._written = (object(), self.seen), []
-        other = copy(self)
-        vars(other).update(_rows=rows, _written=[])
-        return other
-
-    def _as_copied(self, copied: tuple[object, int] | None) -> FloatArray | None:
-        """Return the rows if they are still those of a copy that was made then."""
-        return self._rows if copied is not None and (self._copied, self.seen) == (copied, copied[1]) else None
+    def copy(self) -> Reservoir:
+        """Return an independent copy."""
+        self._is_shared = True
+        return copy(self)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Reservoir:
         return self.copy()
@@ -224,16 +148,16 @@ class Reservoir:
         """
         found = cls(size, seed)
         found.seen = int(array_of(arrays, f"{PREFIX}seen", "int64", (1,), least=0, most=LARGEST_COUNT)[0])
-        m = found.count
+        m = min(found.seen, size)
         X = array_of(arrays, f"{PREFIX}X", "float64", (m, n_fields), finite=False)
         require(not np.isinf(X).any(), f"array {PREFIX}X holds infinities")
         Y = array_of(arrays, f"{PREFIX}Y", "float64", (m, family.n_targets(n_outputs) if m else None))
         weights = array_of(arrays, f"{PREFIX}weights", "float64", (m,), least=0.0)
         require((weights > 0.0).all(), f"array {PREFIX}weights holds weights that are not above 0")
-        return found._holding(np.column_stack((weights, Y, X)), 1 + Y.shape[1], found.seen)
+        return found._holding([*np.column_stack((weights, Y, X))], 1 + Y.shape[1], found.seen)
 
-    def _holding(self, rows: FloatArray, first: int, seen: int) -> Reservoir:
+    def _holding(self, rows: Sequence[FloatArray], first: int, seen: int) -> Reservoir:
         """Return the sample itself, which was empty, with these rows."""
-        self._rows, self._first, self.seen = rows, first, seen
+        self._rows, self._first, self.seen = [*rows], first, seen
         self._look_ahead(seen + 1)
         return self

@@ -111,7 +111,7 @@ class Context(Noticed):
         other.past = self.past and self.past.copy()
         other.detector = self.detector and self.detector.copy()
         other.recent = self.recent.copy()
-        other.reservoir = self.reservoir and self.reservoir.copy(None if spare is None else spare.reservoir)
+        other.reservoir = self.reservoir and self.reservoir.copy()
         other.mean_weight = self.mean_weight.copy()
         other.outliers = self.outliers.copy()
         return other
