@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -54,6 +55,21 @@ def capacity_for(n_features: int, row_bytes: int, row_work: float, asked: int = 
     """
     wanted = max(min(int(ROUND_LIMIT / row_work), MOST_ROWS), LEAST_CAPACITY, ROWS_PER_FEATURE * n_features)
     return max(min(wanted, MOST_BYTES // row_bytes), asked)
+
+
+class Rows(NamedTuple):
+    """Rows of events, as they came."""
+
+    X: FloatArray
+    """(n, F) raw rows: numbers, codes of levels, times in seconds; NaN where missing."""
+    Y: FloatArray
+    """(n, Q) targets, or (n, 1) indexes of classes."""
+    weights: FloatArray
+    """(n,)"""
+
+    def part(self, chosen: slice | AnyArray) -> Rows:
+        """Return some of them."""
+        return Rows(*(np.ascontiguousarray(array[chosen]) for array in self))
 
 
 class RecentEvents(Noticed):
@@ -189,27 +205,28 @@ class RecentEvents(Noticed):
         costs = 0.5 * (np.log(2.0 * math.pi * variances) + (latest - before.mean(axis=0)) ** 2 / variances)
         return float(np.median(used["losses"][-n:])), float(costs.sum(axis=1).mean())
 
-    def rows(self, n_fields: int, n: int | None = None) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return copies of X, with so many columns, Y and weights of the last n rows, by default of all."""
+    def rows(self, n_fields: int, n: int | None = None) -> Rows:
+        """Return copies of the last n rows, by default of all, with so many fields."""
         first = 0 if n is None else max(self.count - n, 0)
         X, Y, weights, _ = (array[first:] for array in self._in_use().values())
         wide = np.full((len(X), n_fields), np.nan)
         wide[:, : X.shape[1]] = X
-        return wide, Y.copy(), weights.copy()
+        return Rows(wide, Y.copy(), weights.copy())
 
-    def since_change(self, drift: Drift, n: int, n_fields: int, most: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return X, Y and weights of the rows since the change that led to a drift, at most the last `most` rows.
+    def since_change(self, drift: Drift, n: int, n_fields: int, most: int) -> Rows:
+        """Return the rows since the change that led to a drift, at most the last `most` rows.
 
         `n` events are learned by now. The change was where the sum of losses above the middle of those before and after
         is the least.
         """
-        X, Y, weights = self.rows(n_fields, most)
-        losses = self._in_use()["losses"][-len(X) :] if len(X) else np.empty(0)
-        by_then = losses[: max(len(X) - (n - drift.n), 0)]
+        rows = self.rows(n_fields, most)
+        count = len(rows.X)
+        losses = self._in_use()["losses"][-count:] if count else np.empty(0)
+        by_then = losses[: max(count - (n - drift.n), 0)]
         reach = drift.after - drift.before
         above = np.clip(by_then - 0.5 * (drift.before + drift.after), -reach, reach)
         first = int(np.concatenate([[0.0], np.cumsum(above)]).argmin())
-        return X[first:], Y[first:], weights[first:]
+        return rows.part(slice(first, None))
 
     def copy(self) -> RecentEvents:
         """Return an independent copy."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import NamedTuple
 
 import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
+from streammoe.engine.recent import Rows
 from streammoe.experts import Family
 from streammoe.types import AnyArray, FloatArray
 
@@ -26,43 +26,34 @@ MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 """Constants of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
 
 
-class Sample(NamedTuple):
-    """Rows of events, as they came."""
-
-    X: FloatArray
-    """(m, F) raw rows: numbers, codes of levels, seconds; NaN where missing."""
-    Y: FloatArray
-    """(m, Q) targets, or (m, 1) indexes of classes."""
-    weights: FloatArray
-    """(m,) weights."""
-
-
 class Reservoir:
     """A uniform sample without replacement of all events that were added.
 
     Args:
         size: maximum number of rows.
         seed: of the choice.
+        rows: those that it begins with.
+        seen: number of events that they are a sample of.
 
     Attributes:
         seen: number of events added.
     """
 
-    def __init__(self, size: int, seed: int) -> None:
+    def __init__(self, size: int, seed: int, rows: Rows | None = None, seen: int = 0) -> None:
         self.size = size
         self.seed = seed
-        self.seen = 0
+        self.seen = seen
+        X, Y, weights = rows or Rows(np.empty((0, 0)), np.empty((0, 0)), np.empty(0))
         self._key = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
-        self._rows: list[FloatArray] = []
+        self._rows: list[FloatArray] = [*np.column_stack((weights, Y, X))]
         """Weight, targets and inputs of each event in the sample; rows are never changed."""
         self._is_shared = False
         """Whether copies have the same list, so that it must not be changed either."""
-        self._first = 1
+        self._first = 1 + Y.shape[1]
         """Place of the first input in a row."""
-        self._numbers, self._places = np.array([1]), np.array([-1])
-        """Which of the next events enter, and where; then the number of the first one of which that is not known."""
-        self._at, self._next = 0, 1
-        """The next of these, and its number."""
+        self._at, self._next = 0, 0
+        """The next event that enters, among those that are known, and its number."""
+        self._look_ahead(seen + 1)
 
     def add(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
         """Add rows in order, those without target excepted."""
@@ -101,27 +92,27 @@ class Reservoir:
         at_random = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 * numbers
         places = np.where(numbers <= self.size, numbers - np.uint64(1), at_random).astype(np.int64)
         entering = np.flatnonzero(places < self.size)
-        self._numbers = np.append(first + entering, first + AHEAD)
-        self._places = np.append(places[entering], -1)
+        self._numbers, self._places = np.append(first + entering, first + AHEAD), np.append(places[entering], -1)
+        """These; then the number of the first one of which that is not known."""
         self._at, self._next = 0, self._numbers.item(0)
 
-    def rows(self, n_fields: int) -> Sample:
+    def rows(self, n_fields: int) -> Rows:
         """Return a copy of the sample, with so many inputs."""
         first = self._first
         found = np.full((len(self._rows), first + n_fields), np.nan)
         for held, row in zip(found, self._rows, strict=True):
             held[: len(row)] = row
-        return Sample(found[:, first:].copy(), found[:, 1:first].copy(), found[:, 0].copy())
+        return Rows(found[:, first:].copy(), found[:, 1:first].copy(), found[:, 0].copy())
 
     def resized(self, size: int) -> Reservoir:
         """Return a sample of another size: a part of this one, or where events are missing, one that begins now."""
-        other, kept = Reservoir(size, self.seed), self._rows
         if size > self.size and self.seen > self.size:
-            return other
-        if len(kept) > size:
+            return Reservoir(size, self.seed)
+        rows = self.rows(max(map(len, self._rows), default=self._first) - self._first)
+        if len(self._rows) > size:
             rng = np.random.default_rng((self.seed, self.seen))
-            kept = [kept[at] for at in np.sort(rng.choice(len(kept), size, replace=False))]
-        return other._holding(kept, self._first, self.seen)
+            rows = rows.part(np.sort(rng.choice(len(self._rows), size, replace=False)))
+        return Reservoir(size, self.seed, rows, self.seen)
 
     def copy(self) -> Reservoir:
         """Return an independent copy."""
@@ -146,18 +137,11 @@ class Reservoir:
             CheckpointError: an array is missing, has another shape, or holds invalid values. Of X, whose meaning is not
                 known here, only the shape is checked.
         """
-        found = cls(size, seed)
-        found.seen = int(array_of(arrays, f"{PREFIX}seen", "int64", (1,), least=0, most=LARGEST_COUNT)[0])
-        m = min(found.seen, size)
+        seen = int(array_of(arrays, f"{PREFIX}seen", "int64", (1,), least=0, most=LARGEST_COUNT)[0])
+        m = min(seen, size)
         X = array_of(arrays, f"{PREFIX}X", "float64", (m, n_fields), finite=False)
         require(not np.isinf(X).any(), f"array {PREFIX}X holds infinities")
         Y = array_of(arrays, f"{PREFIX}Y", "float64", (m, family.n_targets(n_outputs) if m else None))
         weights = array_of(arrays, f"{PREFIX}weights", "float64", (m,), least=0.0)
         require((weights > 0.0).all(), f"array {PREFIX}weights holds weights that are not above 0")
-        return found._holding([*np.column_stack((weights, Y, X))], 1 + Y.shape[1], found.seen)
-
-    def _holding(self, rows: Sequence[FloatArray], first: int, seen: int) -> Reservoir:
-        """Return the sample itself, which was empty, with these rows."""
-        self._rows, self._first, self.seen = [*rows], first, seen
-        self._look_ahead(seen + 1)
-        return self
+        return cls(size, seed, Rows(X, Y, weights), seen)

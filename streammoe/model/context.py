@@ -24,7 +24,6 @@ from streammoe.engine.mixture import Candidate
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.products import MOST_FEATURES, terms_of
 from streammoe.engine.recent import RecentEvents, capacity_for
-from streammoe.engine.reservoir import PREFIX as RESERVOIR
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState
 from streammoe.kernels import features
@@ -363,13 +362,9 @@ class Context(Noticed):
             self.past.is_timely = before.past.is_timely
         if self.reservoir is not None and before.reservoir is not None:
             # The same events were drawn; their weights as they were given are not among the rows that are kept.
-            F = len(self.encoder.fields)
             given = before.reservoir.rows(len(before.encoder.fields)).weights
-            arrays = self.reservoir.arrays(F) | {f"{RESERVOIR}weights": given}
-            sizes = {"size": self.options.reservoir, "seed": self.options.seed}
-            self.reservoir = Reservoir.from_arrays(
-                arrays, self.family, **sizes, n_fields=F, n_outputs=self.targets.n_outputs
-            )
+            rows = self.reservoir.rows(len(self.encoder.fields))._replace(weights=given)
+            self.reservoir = Reservoir(self.options.reservoir, self.options.seed, rows, self.reservoir.seen)
 
     def new_level_means(
         self, identifiers: Sequence[Any], taken: Collection[Any], values: Sequence[Any] | None = None

@@ -27,7 +27,7 @@ from streammoe.engine.members import CURVED, KINDS, Single, series_width
 from streammoe.engine.mixture import served_parameters
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.products import MOST_FEATURES, merits, terms_of
-from streammoe.engine.recent import restored_parameters
+from streammoe.engine.recent import Rows, restored_parameters
 from streammoe.engine.state import MMState, copy_state, widen, with_class
 from streammoe.experts import Parameters
 from streammoe.kernels.features import CENTERED_AT
@@ -106,17 +106,6 @@ class Found(NamedTuple):
             if len(X):
                 context.bound_mixture(state, context.steps if plan.is_fitting else steps).learn(W, R, targets, weights)
         return Found(encoder, portfolio, state)
-
-
-class Rows(NamedTuple):
-    """Raw rows in range."""
-
-    X: FloatArray
-    """(n, F), NaN where missing."""
-    Y: FloatArray
-    """(n, Q)"""
-    weights: FloatArray
-    """(n,)"""
 
 
 class Fit:
@@ -273,8 +262,8 @@ def new_fit(context: Context, state: MMState, *, is_settled: bool) -> Fit:
     """Return the fit that begins now, at the count of events of the mixture's state."""
     n, first, n_rows = int(state.n[0]), context.first_fit, context.recent.count
     if context.detector is not None and context.detector.last is not None:
-        X, _, _ = context.recent.since_change(context.detector.last, n, len(context.encoder.fields), n_rows)
-        n_rows = max(len(X), 1)
+        rows = context.recent.since_change(context.detector.last, n, len(context.encoder.fields), n_rows)
+        n_rows = max(len(rows.X), 1)
     is_fitting = schedule.next_fit(n - 1, first) == n
     is_searching = is_fitting and schedule.is_searched(n, first)
     plan = Plan(n, n_rows, not is_settled, is_fitting, is_searching)
@@ -289,9 +278,8 @@ def new_fit(context: Context, state: MMState, *, is_settled: bool) -> Fit:
 
 def rows_of(context: Context, n: int, since: int = 0) -> Rows:
     """Return the latest n rows that are kept, but for those of the `since` events at the end."""
-    X, Y, weights = context.recent.rows(len(context.encoder.fields), n + since)
-    stop = len(X) - since
-    return Rows(X[:stop], Y[:stop], weights[:stop])
+    rows = context.recent.rows(len(context.encoder.fields), n + since)
+    return rows.part(slice(len(rows.X) - since))
 
 
 def take_scales(context: Context, X: FloatArray, Y: FloatArray) -> None:

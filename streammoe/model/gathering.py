@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from streammoe.engine import mixture
+from streammoe.engine.recent import Rows
 from streammoe.model.context import Context, Moves
-from streammoe.model.fits import Rows
 from streammoe.model.learner import Learner
 from streammoe.model.phase import Phase, Served, unlearned
 from streammoe.model.streaming import Empty, Streaming
@@ -54,8 +54,7 @@ class Gathering(Phase):
         self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
     ) -> mixture.Scores:
         """Put the rows aside that have a target; nothing is predicted."""
-        kept = ~np.isnan(Y[:, 0])
-        self._rows.append(Rows(X[kept], Y[kept], weights[kept]))
+        self._rows.append(Rows(X, Y, weights).part(~np.isnan(Y[:, 0])))
         return unlearned(context, len(X), traced=traced)
 
     def rows(self, context: Context) -> Rows:

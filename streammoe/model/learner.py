@@ -15,6 +15,7 @@ from streammoe.columns.layout import MOST_IDENTIFIERS, NO_ADDITIONS, Additions, 
 from streammoe.columns.row_reader import FULL, IDENTIFIERS
 from streammoe.columns.values import check_name, not_a_mapping
 from streammoe.engine import mixture
+from streammoe.engine.recent import Rows
 from streammoe.engine.reservoir import Reservoir
 from streammoe.engine.state import MMState, UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
@@ -48,19 +49,6 @@ class Snapshot(NamedTuple):
 
     context: Context
     phase: Phase
-
-
-class ReservoirRows(NamedTuple):
-    """A sample of events in their own units."""
-
-    names: list[Any]
-    """Names of the fields, those of lags first."""
-    X: FloatArray
-    """(m, F) numbers, times in seconds, codes of levels as in the encoder's `levels`; NaN where missing."""
-    Y: FloatArray
-    """(m, Q) targets, or (m, 1) indexes of classes as in the `names` of the targets."""
-    weights: FloatArray
-    """(m,) weights of the events."""
 
 
 class Learner:
@@ -405,11 +393,9 @@ class Learner:
     def _widen(self, layout: Layout) -> None:
         self.phase.widen(self.context, self.context.moves(layout))
 
-    def reservoir_rows(self) -> ReservoirRows:
+    def reservoir_rows(self) -> Rows:
         """Return the sample of the events learned so far; without the option `reservoir` it has no rows."""
-        fields, reservoir = self.encoder.fields, self.context.reservoir
-        sample = (Reservoir(0, 0) if reservoir is None else reservoir).rows(len(fields))
-        return ReservoirRows(list(fields), *sample)
+        return (self.context.reservoir or Reservoir(0, 0)).rows(len(self.encoder.fields))
 
     # -- External changes ----------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ def kept_rows(learner: Learner) -> tuple[FloatArray, FloatArray]:
 
     They are from its sample of all events, the option `reservoir`, or else the latest ones; none if it keeps none.
     """
-    _, X, Y, _ = learner.reservoir_rows()
+    X, Y, _ = learner.reservoir_rows()
     if not len(X):
         X, Y, _ = learner.context.recent.rows(len(learner.encoder.fields))
     at = np.linspace(0, len(X) - 1, min(len(X), MOST_ROWS)).astype(np.int64)

@@ -39,6 +39,7 @@ from streammoe.columns.ranges import limits_of
 from streammoe.engine.batch import Descent
 from streammoe.engine.em import Em
 from streammoe.engine.interruption import LOOK_SECONDS, FitCancelled, is_cancelled, uncancellable
+from streammoe.engine.recent import Rows
 from streammoe.engine.search import LONG_ROUNDS, ample_size
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, SourceError, not_installed
@@ -47,7 +48,6 @@ from streammoe.experts import Parameters
 from streammoe.experts.on_sums import Sums
 from streammoe.model import fitting
 from streammoe.model.checks import is_whole
-from streammoe.model.fits import Rows
 from streammoe.model.gathering import Gathering, gathered, gathering, joined_rows
 from streammoe.model.learner import Learner
 from streammoe.model.predicting import score
@@ -423,7 +423,7 @@ def _sample(client: Client, learner: Learner, read: _ReadParts) -> Rows:
 
 
 def _rows_at(read: tuple[bytes, Rows, _Summary], chosen: Any) -> Rows:
-    return Rows(*(np.ascontiguousarray(array[chosen]) for array in read[1]))
+    return read[1].part(chosen)
 
 
 # -- Rounds ------------------------------------------------------------------------------------------------------------
