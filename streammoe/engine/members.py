@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Self, TypeAlias
 import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
-from streammoe.engine.bound_mixture import BoundMixture
+from streammoe.engine.bound_mixture import learn_features
 from streammoe.engine.mixture import Candidate, Scores, learning_options
 from streammoe.engine.products import MOST_FEATURES, features_of, linear
 from streammoe.engine.state import MMState, copy_state, is_finite, restored_state, state_at, widen, with_class
@@ -208,9 +208,10 @@ class Single:
             seen = with_series(R, Y, self.n_lags, n_outputs, is_metric=self._family.is_metric)
             seen[: max(CENTERED_AT + 1 - int(self.state.n[0]), 0), 1 : 1 + self.n_series] = 0.0
         seen = seen if self.terms is None else features_of(R, self.terms)
-        candidate = Candidate(self.state, np.empty(0), self.options)
-        bound = BoundMixture(self._family, candidate, self._schedule, n_outputs, single=self.steps)
-        return bound.learn(np.empty((len(R), 0)), seen, Y, weights)
+        one, W = Candidate(self.state, np.empty(0), self.options), np.empty((len(R), 0))
+        return learn_features(
+            self._family, one, self._schedule, W, seen, Y, weights, n_outputs=n_outputs, single=self.steps
+        )
 
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
         """Adapt to new features, of which `n_features` are not padding.

@@ -15,7 +15,7 @@ from streammoe.columns.kinds import ColumnKind, GivenKinds
 from streammoe.columns.layout import Layout
 from streammoe.columns.scaling import come_from_a_running_scaler
 from streammoe.engine import em, mixture, schedule
-from streammoe.engine.bound_mixture import BoundMixture
+from streammoe.engine.bound_mixture import learn_features
 from streammoe.engine.cost import Shape, row_cost_with_matrices
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
@@ -208,9 +208,9 @@ class Context(Noticed):
         """Return the mixture before its first fit: one expert that has learned nothing."""
         return self.random_start(1)
 
-    def bound_mixture(self, state: MMState, steps: Steps) -> BoundMixture:
-        """Bind a mixture apart from the portfolio to the kernel that learns rows of features."""
-        return BoundMixture(self.family, self.candidate(state), steps, self.targets.n_outputs)
+    def learn_apart(self, state: MMState, steps: Steps, *rows: FloatArray) -> None:
+        """Let a mixture apart from the portfolio learn rows of a buffer in place."""
+        learn_features(self.family, self.candidate(state), steps, *rows, n_outputs=self.targets.n_outputs)
 
     def random_start(self, n_experts: int) -> MMState:
         """Return a state of so many random experts; of one, that of its prior."""

@@ -104,7 +104,7 @@ class Found(NamedTuple):
         if state is not None:
             state.n[0] = plan.n
             if len(X):
-                context.bound_mixture(state, context.steps if plan.is_fitting else steps).learn(W, R, targets, weights)
+                context.learn_apart(state, context.steps if plan.is_fitting else steps, W, R, targets, weights)
         return Found(encoder, portfolio, state)
 
 
@@ -253,7 +253,7 @@ class Fit:
             state = yield from _fitted(context, buffer, start, is_searching=plan.is_searching)
         elif plan.is_scaling:
             state = context.blank_mixture()
-            context.bound_mixture(state, context.family.warmup_schedule).learn(*buffer)
+            context.learn_apart(state, context.family.warmup_schedule, *buffer)
             yield len(X) * search.step_cost(context.shape)
         return Found(encoder, portfolio, state)
 

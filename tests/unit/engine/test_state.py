@@ -5,7 +5,7 @@ import pytest
 
 from streammoe import schedules
 from streammoe.engine import mixture
-from streammoe.engine.bound_mixture import BoundMixture
+from streammoe.engine.bound_mixture import learn_features
 from streammoe.engine.mixture import Candidate
 from streammoe.engine.state import STATE, MMState, is_finite, is_sound, widen
 from tests.unit.cases import Case, draw, options, random_state, same_bits
@@ -21,8 +21,8 @@ def learn(case, state, R, Y, *, schedule=STEADY, residual=None):
     if residual is None:
         residual = mixture.new_residual(case.family, state, case.n_outputs)
     chosen = options(case, len(state.experts), 0.3, schedule=schedule)
-    bound = BoundMixture(case.family, Candidate(state, residual, chosen), schedule, case.n_outputs)
-    return bound.learn(R, R, Y, np.ones(len(R)))
+    one, weights = Candidate(state, residual, chosen), np.ones(len(R))
+    return learn_features(case.family, one, schedule, R, R, Y, weights, n_outputs=case.n_outputs)
 
 
 def learned(case):
