@@ -27,8 +27,6 @@ from streammoe.types import AnyArray, FloatArray, IntArray
 Sees: TypeAlias = Literal["all", "nothing", "series", "products"]
 EVENTS_PER_FEATURE = 8
 """Least number of events that count in `curved`, for each of its features."""
-ROWS_AT_ONCE = 4096
-"""Number of rows whose features are in memory at once."""
 NEGLIGIBLE = 1e-3
 """A member of less weight does not matter."""
 PATIENCE = 2

@@ -193,6 +193,11 @@ def served_parameters(state: MMState) -> Parameters:
     return Parameters(state.average_gate, state.average_experts, state.average_variances)
 
 
+def latest_parameters(state: MMState) -> Parameters:
+    """Return the parameters of the latest iterate."""
+    return Parameters(state.gate, state.experts, state.variances)
+
+
 def score(
     family: Family,
     theta: Parameters,

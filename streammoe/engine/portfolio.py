@@ -266,11 +266,11 @@ class Portfolio(Noticed):
 
     def predictors(self, mixture_state: MMState, fitted: Parameters) -> list[Predictor]:
         """Return what each member predicts by, given the state of the mixture and its parameters at the last fit."""
-        latest = Parameters(mixture_state.gate, mixture_state.experts, mixture_state.variances)
         own = [
             Predictor(single.parameters, single.terms, single.kind.is_held, single.n_lags) for single in self.singles
         ]
-        return [*map(Predictor, (mixture.served_parameters(mixture_state), fitted, latest)), *own]
+        average, latest = mixture.served_parameters(mixture_state), mixture.latest_parameters(mixture_state)
+        return [*map(Predictor, (average, fitted, latest)), *own]
 
     # -- Rest ----------------------------------------------------------------------------------------------------------
 

@@ -36,15 +36,9 @@ PREFIX = "recent."
 COUNTS = f"{PREFIX}earlier.n"
 
 
-def _limits(target_scale: FloatArray) -> FloatArray:
-    """Return the variances below which targets vary little, (Q,)."""
-    limits: FloatArray = (1.0 + ROUNDING) * (NARROW * target_scale) ** 2
-    return limits
-
-
 def least_variation(n: int, target_scale: FloatArray) -> float:
     """Return the sum of squared differences of pairs of the first target above which n of them do not vary little."""
-    return 2.0 * n * float(_limits(target_scale)[0])
+    return 2.0 * n * (1.0 + ROUNDING) * float((NARROW * target_scale[0]) ** 2)
 
 
 def capacity_for(n_features: int, row_bytes: int, row_work: float, asked: int = 0) -> int:
@@ -172,14 +166,6 @@ class RecentEvents(Noticed):
         """Drop all but the last n rows."""
         self._used[0] = min(self.count, n)
 
-    def is_narrow(self, n: int, target_scale: FloatArray) -> bool:
-        """Return whether the last n targets vary little; some n of them, or more, are kept."""
-        if self.count < n:
-            return False
-        latest = self._in_use()["Y"][-n:]
-        # One run of several, so that sums are added up as they always were.
-        return bool((latest[None].var(axis=1) < _limits(target_scale)).all())
-
     def needless_loss(self, n: int, target_scale: FloatArray) -> tuple[float, float] | None:
         """Return the median loss of the last n rows, and the mean one of a normal distribution fitted to the n before.
 
@@ -197,10 +183,12 @@ class RecentEvents(Noticed):
         used = self._in_use()
         Y = used["Y"][-2 * n :] / target_scale
         before, latest = Y[:n], Y[n:]
+        if not (latest.var(axis=0) < NARROW**2).all():
+            return None
         variances = before.var(axis=0)
         spread = np.median(np.abs(before - np.median(before, axis=0)), axis=0)
         varies = (variances > 0.0) & (spread > 0.0)  # squares of the least numbers vanish
-        if not (varies & (variances < NARROW**2) & (latest.var(axis=0) < NARROW**2)).all():
+        if not (varies & (variances < NARROW**2)).all():
             return None
         costs = 0.5 * (np.log(2.0 * math.pi * variances) + (latest - before.mean(axis=0)) ** 2 / variances)
         return float(np.median(used["losses"][-n:])), float(costs.sum(axis=1).mean())

@@ -56,7 +56,7 @@ def fit_gathered(
 
     Args:
         learner: one that has gathered rows instead of learning them.
-        method: how to fit; this, `rounds`, `tolerance`, `step` and `on_round` as in `streammoe.engine.batch.fit`.
+        rounds, tolerance, on_round: as in `streammoe.engine.batch.fit`.
         from_model: start at the averaged parameters, with the model's prior and scales; else at the
             starts of a warm-up.
 
@@ -78,23 +78,15 @@ def fit_gathered(
     if from_model and phase.leader is not None:
         descent, state = run(*at_the_model(context, phase.leader, buffer))
     else:
-        descent, state = from_warmup(context, buffer, run)
+        options = context.options
+        most = options.most_experts
+        job = _choose(context, buffer, run) if options.is_choosing else _refit(context, buffer, most, run)
+        descent, state = run_job(job)
     context.reported = set()
     learner.start(state)
     warn_of_want(context, np.asarray(np.isnan(X).all(axis=0)), len(X), len(state.masses))
     scores, _ = score(learner, X, Y)
     return Fitted(descent, weights, Y, scores.losses, scores.predictions)
-
-
-def from_warmup(context: Context, buffer: em.Buffer, run: Run) -> tuple[Descent, MMState]:
-    """Fit rows from new starts, for each number of experts if that is to be chosen.
-
-    Raises:
-        UnsoundError: the fit is not finite.
-    """
-    if context.options.is_choosing:
-        return run_job(_choose(context, buffer, run))
-    return run_job(_refit(context, buffer, context.options.most_experts, run))
 
 
 def warn_of_want(context: Context, is_empty: BoolArray, n: int, n_experts: int) -> None:
@@ -148,18 +140,12 @@ def _choose(context: Context, buffer: em.Buffer, run: Run) -> Job[tuple[Descent,
 def at_the_model(context: Context, leader: mixture.Candidate, buffer: em.Buffer) -> tuple[em.Em, Sequence[Parameters]]:
     """Return EM on rows under the prior of a model, and the one start that it is itself."""
     state, _, options = leader
-    strength = max(context.options.prior_strength, search.LEAST_STRENGTH)
-    problem = em.Em(context.family, buffer, prior_of(state, strength, options.variance_floor), options)
-    return problem, [Parameters(state.average_gate, state.average_experts, state.average_variances)]
-
-
-def prior_of(state: MMState, strength: float, variance_floor: float) -> Prior:
-    """Return the prior of a state."""
-    return Prior(
-        strength,
+    prior = Prior(
+        max(context.options.prior_strength, search.LEAST_STRENGTH),
         state.prior_gate_gram,
         state.prior_expert_gram,
         state.prior_experts,
         state.prior_variances,
-        variance_floor,
+        options.variance_floor,
     )
+    return em.Em(context.family, buffer, prior, options), [mixture.served_parameters(state)]

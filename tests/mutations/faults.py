@@ -112,7 +112,7 @@ FAULTS = {
         Fault("degenerate-fit-taken", ".min() < theta.experts.shape[2] + 1)", ".min() < 0.0)"),
         Fault("fit-forgets-events-since", "weights = rows_of(context, n - plan.n)", "weights = rows_of(context, 0)"),
         Fault("fit-of-the-past-goes-on", "self.fit = None  # it would learn", "pass  # it would learn"),
-        Fault("rows-of-the-past-fitted", "n_rows = max(len(X), 1)", "n_rows = max(n_rows, 1)"),
+        Fault("rows-of-the-past-fitted", "n_rows = max(len(rows.X), 1)", "n_rows = max(n_rows, 1)"),
         Fault("fit-scaled-by-what-came-since", "encoder.restore_coordinates(", "encoder.copy().restore_coordinates("),
         Fault("scales-move-for-ever", "self.is_settled = self.is_settled or", "self.is_settled = self.is_settled and"),
         Fault("rescaled-without-offset", "found[..., 0] += (slopes *", "found[..., 0] -= (slopes *"),
