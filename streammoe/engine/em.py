@@ -59,6 +59,15 @@ class Buffer(NamedTuple):
         return Buffer(*(np.ascontiguousarray(array[chosen]) for array in self))
 
 
+def scaled_prior(family: Family, options: LearningOptions, W: FloatArray, R: FloatArray, n_outputs: int) -> Prior:
+    """Return the prior of a model that has seen nothing but the scale of these features."""
+    prior = family.unit_prior(options.prior_strength, W.shape[1], R.shape[1], n_outputs)
+    gate, experts = (np.mean(X * X, axis=0) for X in (W, R))
+    return prior._replace(
+        gate_gram=np.where(gate > VANISHED, gate, 1.0), expert_gram=np.where(experts > VANISHED, experts, 1.0)
+    )
+
+
 def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Job[Prior]:
     """Derive the prior from a buffer: the scale of the features, and a fit of one expert to the targets.
 
@@ -67,14 +76,7 @@ def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: Le
     R, weights = winsorised(buffer.R), buffer.weights
     W = R if buffer.W is buffer.R else winsorised(buffer.W)
     Y = winsorised(buffer.Y, share=MAX_ERROR_SHARE) if family.is_metric else buffer.Y
-    prior = family.unit_prior(options.prior_strength, W.shape[1], R.shape[1], n_outputs)
-    squares = np.mean(R * R, axis=0)
-    gate_squares = np.mean(W * W, axis=0)
-    prior = prior._replace(
-        gate_gram=np.where(gate_squares > VANISHED, gate_squares, 1.0),
-        expert_gram=np.where(squares > VANISHED, squares, 1.0),
-        variance_floor=options.variance_floor,
-    )
+    prior = scaled_prior(family, options, W, R, n_outputs)._replace(variance_floor=options.variance_floor)
     one = Parameters(
         np.zeros((0, W.shape[1])),
         np.zeros((1, *prior.experts.shape)),
@@ -305,37 +307,50 @@ def _settled(em: Em, theta: Parameters, tau: FloatArray, shares: FloatArray, exp
         W,
         total,
     )
+
+    def objective(gate: FloatArray) -> float:
+        own = prior.strength, prior.gate_gram, np.zeros_like(gate), options.curvature
+        return float(softmax_objective(gate, *own, tau, W, len(gate)))
+
     if options.bound_share < 1.0:
-        shortened(before, theta.gate, lambda gate: _gate_objective(em, gate, tau))
-    return _state(em, theta, tau, gate_gram, expert_grams)
+        shortened(before, theta.gate, objective)
+    p_w, p_v = (int(np.any(X != 0.0, axis=0).sum()) for X in (W, em.buffer.R))
+    return state_of(theta, prior, n, tau.sum(axis=0), gate_gram, expert_grams, (p_w, p_v))
 
 
-def _state(em: Em, theta: Parameters, tau: FloatArray, gate_gram: FloatArray, expert_grams: FloatArray) -> MMState:
-    """Return the state at θ, given responsibilities times weights, and the averages of the curvature."""
-    _, (W, R, _, _), prior, _ = em
-    n, K = tau.shape
-    total = n + prior.strength
-    p_w, p_v = (int(np.any(X != 0.0, axis=0).sum()) for X in (W, R))
-    return state_at(
+def state_of(
+    theta: Parameters,
+    prior: Prior,
+    n: int,
+    masses: FloatArray,
+    gate_gram: FloatArray,
+    expert_grams: FloatArray,
+    features: tuple[int, int] = (0, 0),
+) -> MMState:
+    """Return the state at θ that has learned n rows, with the prior as `prior.strength` more.
+
+    Args:
+        theta: θ.
+        prior: the prior.
+        n: number of rows.
+        masses: (K,) sums of responsibilities times weights.
+        gate_gram, expert_grams: averages of the curvature, with the prior.
+        features: numbers of features of gate and experts that are not always 0; others add no parameters.
+    """
+    (K, N, _), (p_w, p_v), total = theta.experts.shape, features, n + prior.strength
+    n_free = (K - 1) * p_w + K * N * p_v + theta.variances.size
+    state = state_at(
         gate=theta.gate,
         experts=theta.experts,
         variances=theta.variances,
-        masses=(tau.sum(axis=0) + prior.strength / K) / total,
+        masses=(masses + prior.strength / K) / total,
         gate_gram=gate_gram,
         expert_grams=expert_grams,
         prior=prior,
         n=n,
         prior_weight=prior.strength / total,
-    )._replace(n_average=np.array([iterates(n, p_w, p_v, theta)]))
-
-
-def _gate_objective(em: Em, gate: FloatArray, tau: FloatArray) -> float:
-    """Return what a gate explains of responsibilities times weights, with the prior."""
-    prior, zeros, curvature = em.prior, np.zeros_like(gate), em.options.curvature
-    found: float = softmax_objective(
-        gate, prior.strength, prior.gate_gram, zeros, curvature, tau, em.buffer.W, len(gate)
     )
-    return found
+    return state._replace(n_average=np.array([max(int(ITERATES_A_ROW * (n - n_free)), 1)]))
 
 
 def shortened(before: FloatArray, gate: FloatArray, objective: Callable[[FloatArray], float]) -> None:
@@ -349,13 +364,3 @@ def shortened(before: FloatArray, gate: FloatArray, objective: Callable[[FloatAr
             return
         gate += 0.5 * (before - gate)
     gate[:] = before
-
-
-def iterates(n: int, p_w: int, p_v: int, theta: Parameters) -> int:
-    """Return how many iterates a fit to n rows counts for in the served average.
-
-    `p_w` and `p_v` are the numbers of features that are not always 0; others add no parameters.
-    """
-    K, N, _ = theta.experts.shape
-    free = (K - 1) * p_w + K * N * p_v + theta.variances.size
-    return max(int(ITERATES_A_ROW * (n - free)), 1)

@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streammoe.engine.state import MMState, state_at
+from streammoe.engine.em import scaled_prior, state_of
+from streammoe.engine.state import MMState
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import adaptive_weights, collect_gram, fit_softmax, gate_bends, softmax_rows
-from streammoe.kernels.linalg import VANISHED
 from streammoe.kernels.state import LearningOptions
 from streammoe.types import FloatArray, IntArray
 
@@ -463,13 +463,10 @@ def statistics_of(
     """
     S, K, Q = len(W), len(theta.experts), theta.variances.shape[1]
     n_outputs = Q if family.is_metric else theta.experts.shape[1] + 1
-    squares, gate_squares = np.mean(R * R, axis=0), np.mean(W * W, axis=0)
-    prior = family.unit_prior(options.prior_strength, W.shape[1], R.shape[1], n_outputs)
+    prior = scaled_prior(family, options, W, R, n_outputs)
     coefficients = np.zeros_like(prior.experts)
     coefficients[:, : one.coefficients.shape[2]] = one.coefficients[0]
     prior = prior._replace(
-        gate_gram=np.where(gate_squares > VANISHED, gate_squares, 1.0),
-        expert_gram=np.where(squares > VANISHED, squares, 1.0),
         experts=coefficients,
         variances=np.diag(one.variances[0]).copy() if family.is_metric else prior.variances,
     )
@@ -490,14 +487,4 @@ def statistics_of(
             adaptive_weights(probabilities, bends)
             weights = weights * bends
         collect_gram(R, weights, prior.strength / K, prior.expert_gram, total, expert_grams[k])
-    return state_at(
-        gate=theta.gate,
-        experts=theta.experts,
-        variances=theta.variances,
-        masses=(each * shares.sum(axis=0) + prior.strength / K) / total,
-        gate_gram=gate_gram,
-        expert_grams=expert_grams,
-        prior=prior,
-        n=n,
-        prior_weight=prior.strength / total,
-    )
+    return state_of(theta, prior, n, each * shares.sum(axis=0), gate_gram, expert_grams)

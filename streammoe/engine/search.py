@@ -15,7 +15,7 @@ import numpy as np
 
 from streammoe.columns.outliers import MAX_ERROR_SHARE, winsorised
 from streammoe.engine.cost import Shape, is_without_matrices, row_cost, row_cost_with_matrices
-from streammoe.engine.em import PRIOR_ROUNDS, UNDER_ROUNDS, Buffer, Em, one_expert_prior, statistics
+from streammoe.engine.em import PRIOR_ROUNDS, TOLERANCE, UNDER_ROUNDS, Buffer, Em, one_expert_prior, statistics
 from streammoe.engine.jobs import Job
 from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
@@ -120,16 +120,13 @@ def fit(
         UnsoundError: the fit is not finite.
     """
     em = yield from with_own_prior(family, buffer, n_outputs, options)
-    searched = for_search(em)
+    searched = without_outliers(em)
+    searched = searched._replace(prior=family.search_prior(em.prior, searched.buffer.Y))
     rounds = int(_affordable_rounds(searched.work(n_experts)))
     starts = [] if start is None else [start.copied()]
     if is_searching or not starts:
         starts += yield from _new_start(searched, n_experts, np.random.default_rng(seed))
-    fits = []
-    for theta in starts:
-        score = yield from searched.rounds(theta, rounds, ENOUGH / len(searched.buffer.R))
-        if np.isfinite(score):
-            fits.append(CandidateFit(score, theta))
+    fits = yield from _fits(searched, starts, rounds, ENOUGH / len(searched.buffer.R))
     if not fits:
         raise UnsoundError(["likelihood of every start"])
     theta = yield from chosen(fits, searched, None)
@@ -199,12 +196,6 @@ def without_outliers(em: Em) -> Em:
     return em if kept.all() else em._replace(buffer=em.buffer.rows(kept))
 
 
-def for_search(em: Em) -> Em:
-    """Return EM without outliers, under the prior that the family searches with."""
-    em = without_outliers(em)
-    return em._replace(prior=em.family.search_prior(em.prior, em.buffer.Y))
-
-
 def as_streamed(em: Em) -> Em:
     """Return `em` with the prior used for streaming, which may have strength 0."""
     return em._replace(prior=em.prior._replace(strength=em.options.prior_strength))
@@ -266,13 +257,6 @@ def _sampled(em: Em, shape: Shape, most: int, rng: np.random.Generator) -> Em:
     return em._replace(buffer=sample._replace(weights=amounts * (weights.mean() / amounts.mean())))
 
 
-def _likeliest(em: Em, thetas: Sequence[Parameters], rounds: int, kept: int) -> Job[list[Parameters]]:
-    """Run rounds from each of these parameters, in place, and return the likeliest few."""
-    fits = yield from _each_run(em, thetas, rounds)
-    finite = [fit for fit in fits if np.isfinite(fit.score)]
-    return [fit.theta for fit in sorted(finite, key=lambda fit: fit.score, reverse=True)[:kept]]
-
-
 class CandidateFit(NamedTuple):
     """A fit among which to choose."""
 
@@ -281,13 +265,20 @@ class CandidateFit(NamedTuple):
     theta: Parameters
 
 
-def _each_run(em: Em, thetas: Sequence[Parameters], rounds: int) -> Job[list[CandidateFit]]:
-    """Run rounds from each of these parameters, in place."""
+def _fits(em: Em, thetas: Sequence[Parameters], rounds: int, tolerance: float = TOLERANCE) -> Job[list[CandidateFit]]:
+    """Run rounds from each of these parameters, in place; return those that are finite, the likeliest first."""
     fits = []
     for theta in thetas:
-        score = yield from em.rounds(theta, rounds)
-        fits.append(CandidateFit(score, theta))
-    return fits
+        score = yield from em.rounds(theta, rounds, tolerance)
+        if np.isfinite(score):
+            fits.append(CandidateFit(score, theta))
+    return sorted(fits, key=lambda fit: fit.score, reverse=True)
+
+
+def _likeliest(em: Em, thetas: Sequence[Parameters], rounds: int, kept: int) -> Job[list[Parameters]]:
+    """Run rounds from each of these parameters, in place, and return the likeliest few."""
+    fits = yield from _fits(em, thetas, rounds)
+    return [fit.theta for fit in fits[:kept]]
 
 
 def _starts(

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from streammoe.engine.batch import Descent, Listener, Point, descend, point_at
-from streammoe.engine.em import Em, iterates, shortened
+from streammoe.engine.em import Em, shortened, state_of
 from streammoe.engine.interruption import uncancellable
-from streammoe.engine.state import MMState, UnsoundError, is_sound, state_at, unsound_parts
+from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.experts import Family, Parameters
 from streammoe.experts.on_sums import SoftmaxPrior, Sums, softmax_step, sums_of_softmax
 from streammoe.kernels.batch import (
@@ -187,17 +187,5 @@ def statistics(em: PartitionedEm, theta: Parameters) -> MMState:
 
     if options.bound_share < 1.0:
         shortened(start.gate, theta.gate, objective)
-    state = state_at(
-        gate=theta.gate,
-        experts=theta.experts,
-        variances=theta.variances,
-        masses=(masses + prior.strength / K) / total,
-        gate_gram=gate_gram,
-        expert_grams=expert_grams,
-        prior=prior,
-        n=n,
-        prior_weight=prior.strength / total,
-    )
-    return state._replace(
-        n_average=np.array([iterates(n, int(np.sum(in_gate > 0)), int(np.sum(in_experts > 0)), theta)])
-    )
+    features = int(np.sum(in_gate > 0)), int(np.sum(in_experts > 0))
+    return state_of(theta, prior, n, masses, gate_gram, expert_grams, features)

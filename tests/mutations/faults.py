@@ -104,11 +104,11 @@ FAULTS = {
     ],
     "batch fit": [
         Fault("em-prior-sign", "- 0.5 * self.prior.strength * bent", "+ 0.5 * self.prior.strength * bent"),
-        Fault("settled-mass-without-prior", "(tau.sum(axis=0) + prior.strength / K) / ", "tau.sum(axis=0) / "),
+        Fault("settled-mass-without-prior", "masses=(masses + prior.strength / K) / ", "masses=masses / "),
         Fault("descent-keeps-last", "best = max(best, point, key=lambda each: each.objective)", "best = point"),
     ],
     "fits": [
-        Fault("search-keeps-worst", "=lambda fit: fit.score, reverse=True)[:kept]", "=lambda fit: fit.score)[:kept]"),
+        Fault("search-keeps-worst", "[fit.theta for fit in fits[:kept]]", "[fit.theta for fit in fits[-kept:]]"),
         Fault("degenerate-fit-taken", ".min() < theta.experts.shape[2] + 1)", ".min() < 0.0)"),
         Fault("fit-forgets-events-since", "weights = rows_of(context, n - plan.n)", "weights = rows_of(context, 0)"),
         Fault("fit-of-the-past-goes-on", "self.fit = None  # it would learn", "pass  # it would learn"),
