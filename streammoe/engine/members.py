@@ -15,6 +15,7 @@ import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine.bound_mixture import learn_features
+from streammoe.engine.cost import Shape
 from streammoe.engine.mixture import Candidate, Scores, learning_options
 from streammoe.engine.products import MOST_FEATURES, features_of, linear
 from streammoe.engine.state import MMState, copy_state, is_finite, restored_state, state_at, widen, with_class
@@ -323,8 +324,8 @@ class Single:
             require(notes[2] <= 1, f"array {place}_notes ends with {notes[2]}; the last one is 0 or 1")
         n_series = series_width(n_outputs, n_lags)
         width = p_v + n_series if terms is None else len(terms)
-        sizes = {"n_experts": 1, "n_outputs": n_outputs, "p_w": 0, "p_v": width}
-        state = restored_state(given, place, family, **sizes, saved=SingleExpert._fields)
+        shape = Shape(1, family.n_rows(n_outputs), 0, width)
+        state = restored_state(given, place, family, shape, saved=SingleExpert._fields)
         counted = int(state.n[0])
         require(counted <= n, f"array {place}.n counts {counted} events, but the mixture has learned {n}")
         return cls(kind, family, bound, state, terms, notes, n_lags, n_series)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.checked import array_of, require
+from streammoe.engine.cost import Shape
 from streammoe.engine.drift import Drift
 from streammoe.engine.state import checked_variances
 from streammoe.experts import Family, Parameters
@@ -243,17 +244,14 @@ class RecentEvents(Noticed):
         cls,
         arrays: Mapping[str, AnyArray],
         family: Family,
+        largest: Shape,
         *,
         n: int,
         n_fields: int,
-        most_experts: int,
-        n_outputs: int,
-        p_w: int,
-        p_v: int,
     ) -> RecentEvents:
         """Restore the events of a model that has learned n from the arrays that `arrays` returned.
 
-        There are parameters only if some have been kept.
+        There are parameters only if some have been kept, of mixtures up to a size.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values. Of X, whose meaning is not
@@ -266,7 +264,7 @@ class RecentEvents(Noticed):
         X = array_of(arrays, "recent.X", "float64", (m, None), finite=False)
         require(X.shape[1] <= n_fields, f"array recent.X has {X.shape[1]} columns; the model has {n_fields} fields")
         require(not np.isinf(X).any(), "array recent.X holds infinities")
-        Y = array_of(arrays, "recent.Y", "float64", (m, family.n_targets(n_outputs) if m else None))
+        Y = array_of(arrays, "recent.Y", "float64", (m, family.n_targets(largest.n_rows) if m else None))
         weights = array_of(arrays, "recent.weights", "float64", (m,), least=0.0)
         found.capacity = int(array_of(arrays, f"{PREFIX}capacity", "int64", (1,), least=m, most=LARGEST_CAPACITY)[0])
         found.add(X, Y, weights, losses)
@@ -274,23 +272,20 @@ class RecentEvents(Noticed):
             counts = array_of(arrays, COUNTS, "int64", (None,), least=1, most=n)
             require(0 < len(counts) <= 2, f"array {COUNTS} has {len(counts)} entries; 1 or 2 are possible")
             for at, kept_at in enumerate(counts.tolist()):
-                place = f"{PREFIX}earlier.{at}"
-                sizes = {"most": most_experts, "n_outputs": n_outputs, "p_w": p_w, "p_v": p_v}
-                found.keep(kept_at, restored_parameters(arrays, place, family, **sizes))
+                found.keep(kept_at, restored_parameters(arrays, f"{PREFIX}earlier.{at}", family, largest))
         return found
 
 
-def restored_parameters(
-    given: Mapping[str, AnyArray], place: str, family: Family, *, most: int, n_outputs: int, p_w: int, p_v: int
-) -> Parameters:
+def restored_parameters(given: Mapping[str, AnyArray], place: str, family: Family, largest: Shape) -> Parameters:
     """Restore the parameters of a mixture of at most so many experts, saved under ``place.name``.
 
     Raises:
         CheckpointError: an array is missing, has another shape, or holds invalid values.
     """
-    experts = array_of(given, f"{place}.experts", "float64", (None, family.n_rows(n_outputs), p_v))
+    most, N, p_w, p_v = largest
+    experts = array_of(given, f"{place}.experts", "float64", (None, N, p_v))
     K = len(experts)
     require(0 < K <= most, f"array {place}.experts is for {K} experts; 1 to {most} are possible")
     gate = array_of(given, f"{place}.gate", "float64", (K - 1, p_w))
-    variances = checked_variances(given, f"{place}.variances", family, n_experts=K, n_outputs=n_outputs)
+    variances = checked_variances(given, f"{place}.variances", family, largest._replace(n_experts=K))
     return Parameters(*(np.ascontiguousarray(array) for array in (gate, experts, variances)))

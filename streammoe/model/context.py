@@ -132,6 +132,11 @@ class Context(Noticed):
         return Shape(self.options.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
 
     @property
+    def padded_shape(self) -> Shape:
+        """The same with the padding of features, as states have it."""
+        return self.shape._replace(p_w=self.encoder.gate_width, p_v=self.encoder.expert_width)
+
+    @property
     def capacity(self) -> int:
         """How many of the latest rows are kept."""
         encoder, asked = self.encoder, self.options.warmup or 0

@@ -207,15 +207,7 @@ class Fit:
         require(not has_later, f"array {NAME}plan holds {given}, but there are later columns or classes in its rows")
         X = np.ascontiguousarray(rows.X[:, :F])
         frozen.encoder.columns.check_rows(X)
-        start = restored_parameters(
-            arrays,
-            f"{NAME}start",
-            context.family,
-            most=context.options.most_experts,
-            n_outputs=n_outputs,
-            p_w=frozen.encoder.gate_width,
-            p_v=frozen.encoder.expert_width,
-        )
+        start = restored_parameters(arrays, f"{NAME}start", context.family, frozen.padded_shape)
         return cls(frozen, rows._replace(X=X), plan, start)
 
     # -- The fit -------------------------------------------------------------------------------------------------------
@@ -400,16 +392,7 @@ def _fitted(context: Context, buffer: Buffer, start: Parameters | None, *, is_se
         return (yield from fit(options.most_experts))
     if start is not None and not is_searching:
         return (yield from fit(len(start.experts)))
-    encoder = context.encoder
-    state, costs = yield from model_selection.cheapest(
-        family,
-        buffer,
-        fit,
-        max_experts=options.most_experts,
-        n_outputs=n_outputs,
-        p_w=encoder.n_gate_features,
-        p_v=encoder.n_expert_features,
-    )
+    state, costs = yield from model_selection.cheapest(family, buffer, fit, context.shape, n_outputs)
     LOGGER.info(
         "the model has %d experts; nats that each number of experts costs more: %s",
         len(state.masses),

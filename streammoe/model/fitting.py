@@ -95,8 +95,7 @@ def warn_of_want(context: Context, is_empty: BoolArray, n: int, n_experts: int) 
     empty = [repr(encoder.fields[at]) for at in np.flatnonzero(is_empty)]
     if empty:
         LOGGER.warning("no row holds a value of %s, so nothing was learned from it", ", ".join(empty))
-    sizes = (context.targets.n_outputs, encoder.n_gate_features, encoder.n_expert_features)
-    free = model_selection.n_parameters(context.family, n_experts, *sizes)
+    free = model_selection.n_parameters(context.family, context.shape._replace(n_experts=n_experts))
     if n < free:
         LOGGER.warning(
             "fitted a model with %d free parameters to %d rows, which says little about other rows: give more rows, or "
@@ -125,15 +124,8 @@ def _choose(context: Context, buffer: em.Buffer, run: Run) -> Job[tuple[Descent,
         descents[n_experts], state = yield from _refit(context, buffer, n_experts, run)
         return state
 
-    best, _ = yield from model_selection.cheapest(
-        context.family,
-        buffer,
-        fit,
-        max_experts=context.options.most_experts,
-        n_outputs=context.targets.n_outputs,
-        p_w=context.encoder.n_gate_features,
-        p_v=context.encoder.n_expert_features,
-    )
+    n_outputs = context.targets.n_outputs
+    best, _ = yield from model_selection.cheapest(context.family, buffer, fit, context.shape, n_outputs)
     return descents[len(best.masses)], best
 
 

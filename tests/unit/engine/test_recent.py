@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 
+from streammoe.engine.cost import Shape
 from streammoe.engine.drift import Drift
 from streammoe.engine.recent import RecentEvents
 from streammoe.experts import Parameters, families
@@ -21,8 +22,7 @@ THETA = Parameters(np.ones((1, 4)), np.ones((2, 1, 4)), np.ones((2, 1)))
 
 
 def restored(arrays, n_fields=2):
-    sizes = {"n_fields": n_fields, "most_experts": 4, "n_outputs": 1, "p_w": 4, "p_v": 4}
-    return RecentEvents.from_arrays(arrays, families()["gaussian"], n=N, **sizes)
+    return RecentEvents.from_arrays(arrays, families()["gaussian"], Shape(4, 1, 4, 4), n=N, n_fields=n_fields)
 
 
 def filled(n, pieces=(), losses=LOSSES):
