@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.distributions.mixtures import LEVELS
-from streammoe.engine.mixture import Candidate, Scores, no_trace
+from streammoe.engine.mixture import NO_TRACE, Candidate, Scores
 from streammoe.engine.state import UnsoundError, unsound_parts
 from streammoe.experts import Family
 from streammoe.kernels.by_address import address_of
@@ -114,7 +114,7 @@ def learn_features(
         piece = slice(start, start + at_once)
         if module.learn(sizes, rows[piece], Y[piece], weights[piece], out[piece]) & UNSOUND:
             raise UnsoundError(unsound_parts(state) or ["prediction"])
-    return Scores(out[:, 0], out[:, 1:], no_trace())
+    return Scores(out[:, 0], out[:, 1:], NO_TRACE)
 
 
 def rows_at_once(work: float) -> int:

@@ -11,7 +11,7 @@ from streammoe.columns.outliers import MAX_ERROR_SHARE, winsorised
 from streammoe.engine.cost import Shape, row_cost, row_cost_with_matrices
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job, run_job
-from streammoe.engine.mixture import no_trace
+from streammoe.engine.mixture import NO_TRACE
 from streammoe.engine.state import MMState, state_at
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import (
@@ -137,7 +137,7 @@ class Em(NamedTuple):
         losses = np.empty(n)
         tau = np.empty((n, len(theta.experts)))
         predictions = np.empty((n, Y.shape[1] if self.family.is_metric else theta.experts.shape[1] + 1))
-        self.family.score_rows(*theta, W, R, Y, losses, predictions, tau, no_trace())
+        self.family.score_rows(*theta, W, R, Y, losses, predictions, tau, NO_TRACE)
         return losses, tau
 
     def m_step(self, theta: Parameters, tau: FloatArray, rounds: int = 1) -> None:

@@ -80,12 +80,8 @@ def blank_trace(n: int) -> Trace:
     return Trace(np.empty((n, 0)), none, none, none, np.empty((n, 0, 2, 0)))
 
 
-_NO_TRACE = blank_trace(0)
-
-
-def no_trace() -> Trace:
-    """Return the trace of no rows, for callers that do not request one."""
-    return _NO_TRACE
+NO_TRACE = blank_trace(0)
+"""The trace where none is requested."""
 
 
 def curvature(bound: str, free: int) -> tuple[float, float]:
@@ -220,16 +216,12 @@ def score(
     losses = np.empty(len(W))
     predictions = np.empty((len(W), n_outputs))
     responsibilities = np.empty((len(W), len(theta.experts)))
-    trace = _trace(theta.experts, theta.variances, len(W), n_outputs) if traced else no_trace()
+    n, trace = len(W), NO_TRACE
+    if traced:
+        own = np.empty((n, K)), np.empty((n, K, n_outputs)), np.empty((n, K, theta.variances.shape[1]))
+        trace = Trace(*own, *blank_trace(n)[3:])
     family.score_rows(*theta, W, R, targets, losses, predictions, responsibilities, trace)
     return Scores(losses, predictions, trace), responsibilities
-
-
-def _trace(experts: FloatArray, variances: FloatArray, n: int, n_outputs: int) -> Trace:
-    K = len(experts)
-    shape = (n, K, variances.shape[1])
-    own = np.empty((n, K)), np.empty((n, K, n_outputs)), np.empty(shape)
-    return Trace(*own, *blank_trace(n)[3:])
 
 
 def convergence_residual(residual: FloatArray) -> float:

@@ -415,7 +415,7 @@ def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, replaced: 
         unknown = np.full((n, M), np.nan)
         combine_means(*trust[2:6], unlearned, said, unknown, predictions, scratch)
     if not traced:
-        return Scores(losses, predictions, mixture.no_trace())
+        return Scores(losses, predictions, mixture.NO_TRACE)
     shares = _stood_in(shares, replaced)
     trace = Trace(
         np.concatenate([shares[:, [i]] * each.shares for i, each in enumerate(parts)], axis=1),
@@ -511,7 +511,7 @@ def score(
         scores, own = mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=keeps)
         if is_calibrated and trust is not None:
             ranks += _stood_in(trust.weights, replaced)[at] * _below(family, scores.trace, targets[:, 0])
-            scores = scores if traced else scores._replace(trace=mixture.no_trace())
+            scores = scores if traced else scores._replace(trace=mixture.NO_TRACE)
         found.append((scores, own))
     if trust is None:
         return found[0]

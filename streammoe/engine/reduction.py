@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -64,6 +64,8 @@ class Local(NamedTuple):
     """(L, Q, Q) covariances of numbers; (L, 0, 0) for classes."""
     owners: IntArray
     """(L,) the model of each, in ascending order."""
+    is_full: bool = False
+    """Whether covariances of numbers have entries off the diagonal."""
 
     @property
     def shares(self) -> FloatArray:
@@ -122,9 +124,9 @@ class Problem(ABC):
         self.local, self.R = local, R
         self.shares = local.shares
 
-    @abstractmethod
-    def at(self, points: IntArray) -> Problem:
+    def at(self, points: IntArray) -> Self:
         """Return the problem at some of the points."""
+        return type(self)(self.local.at(points), self.R[points])
 
     @abstractmethod
     def divergence(self, experts: Experts, k: int) -> FloatArray:
@@ -184,13 +186,9 @@ class Problem(ABC):
 class Normal(Problem):
     """Normal densities around linear means, with diagonal or full covariances."""
 
-    def __init__(self, local: Local, R: FloatArray, *, is_full: bool) -> None:
+    def __init__(self, local: Local, R: FloatArray) -> None:
         super().__init__(local, R)
-        self.is_full = is_full
         self._sizes = np.linalg.slogdet(local.variances)[1]
-
-    def at(self, points: IntArray) -> Normal:
-        return Normal(self.local.at(points), self.R[points], is_full=self.is_full)
 
     def divergence(self, experts: Experts, k: int) -> FloatArray:
         precision = np.linalg.inv(experts.variances[k])
@@ -215,7 +213,7 @@ class Normal(Problem):
         apart = apart.reshape(-1, apart.shape[2])
         parts = shares.sum(axis=0)
         covariance = (np.tensordot(parts, self.local.variances, axes=1) + apart.T @ apart) / parts.sum()
-        covariance = covariance if self.is_full else np.diag(np.diag(covariance))
+        covariance = covariance if self.local.is_full else np.diag(np.diag(covariance))
         return Experts(coefficients[None], covariance[None])
 
     def coordinates(self) -> FloatArray:
@@ -229,9 +227,6 @@ class Classes(Problem):
         super().__init__(local, R)
         self._logs = np.log(np.maximum(local.means, np.finfo(float).tiny))
         self._entropies = (local.means * self._logs).sum(axis=2)
-
-    def at(self, points: IntArray) -> Classes:
-        return Classes(self.local.at(points), self.R[points])
 
     def divergence(self, experts: Experts, k: int) -> FloatArray:
         logits = np.column_stack([np.zeros(len(self.R)), self.R @ experts.coefficients[k].T])

@@ -28,7 +28,7 @@ from streammoe.engine.bound_mixture import (
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.intervals import NO_NOISE, table_of_noise
 from streammoe.engine.members import Single
-from streammoe.engine.mixture import TORN, Scores, no_trace
+from streammoe.engine.mixture import NO_TRACE, TORN, Scores
 from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.engine.recent import PAIRED, least_variation
 from streammoe.experts import Parameters
@@ -222,7 +222,7 @@ class Bound:
         """Return what the kernel has written of rows."""
         M, E = self._M, self.n_experts
         if not traced:
-            return Scores(out[:, 0], out[:, 1 : 1 + M], no_trace())
+            return Scores(out[:, 0], out[:, 1 : 1 + M], NO_TRACE)
         trace = trace_of(out[:, 2 + M + self.n_fields :], E, M, self._Q, self._n_ranked)
         return Scores(out[:, 0], out[:, 1 : 1 + M], trace, gate=out[:, out.shape[1] - self._K :])
 
