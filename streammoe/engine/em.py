@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.columns.outliers import MAX_ERROR_SHARE, winsorised
-from streammoe.engine.cost import Shape, row_cost, row_cost_with_matrices
+from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job, run_job
 from streammoe.engine.mixture import NO_TRACE
@@ -104,16 +104,10 @@ class Em(NamedTuple):
     prior: Prior
     options: LearningOptions
 
-    def work(self, n_experts: int) -> float:
-        """Estimate the multiply-adds of one round with so many experts, up to a constant factor."""
-        return float(len(self.buffer.R) * row_cost(self.family, self._shape(n_experts)))
-
-    def statistics_work(self, n_experts: int) -> float:
-        """Estimate the multiply-adds of `statistics` of so many experts, up to the same factor."""
-        return float(len(self.buffer.R) * row_cost_with_matrices(self.family, self._shape(n_experts)))
-
-    def _shape(self, n_experts: int) -> Shape:
-        return Shape(n_experts, len(self.prior.experts), self.buffer.W.shape[1], self.buffer.R.shape[1])
+    def work(self, n_experts: int, *, has_matrices: bool = False) -> float:
+        """Estimate the multiply-adds of a round with so many experts, or of `statistics`; see `row_cost`."""
+        shape = Shape(n_experts, len(self.prior.experts), self.buffer.W.shape[1], self.buffer.R.shape[1])
+        return float(len(self.buffer.R) * row_cost(self.family, shape, has_matrices=has_matrices))
 
     def e_step(self, theta: Parameters) -> tuple[float, FloatArray]:
         """Return the penalized log-likelihood per event, and responsibilities (n, K)."""
@@ -249,20 +243,21 @@ def statistics(em: Em, theta: Parameters) -> Job[MMState]:
     tau *= em.buffer.weights[:, None]
     shares = np.empty_like(tau)
     softmax_rows(theta.gate, em.buffer.W, K - 1, shares)
-    if em.statistics_work(K) <= PIECE:
+    work = em.work(K, has_matrices=True)
+    if work <= PIECE:
         expert_grams = em.family.settle(theta, em.prior, em.options, tau, em.buffer.R, em.buffer.Y)
         state = _settled(em, theta, tau, shares, expert_grams)
-        yield em.statistics_work(K)
+        yield work
         return state
-    work = em.statistics_work(K) / (K + 1)
-    expert_grams = yield from _settle_each(em, theta, tau)
+    work /= K + 1
+    expert_grams = yield from _settle_each(em, theta, tau, work)
     state = interruptible(work, _settled, em, theta, tau, shares, expert_grams)
     yield work
     return state
 
 
-def _settle_each(em: Em, theta: Parameters, tau: FloatArray) -> Job[FloatArray]:
-    """Return what the family's `settle` does, one expert after the other."""
+def _settle_each(em: Em, theta: Parameters, tau: FloatArray, work: float) -> Job[FloatArray]:
+    """Return what the family's `settle` does, one expert after the other, which is so much work each."""
     family, (_, R, Y, _), prior, options = em
     n, K = tau.shape
     share = prior._replace(strength=prior.strength / K)
@@ -270,8 +265,8 @@ def _settle_each(em: Em, theta: Parameters, tau: FloatArray) -> Job[FloatArray]:
     for k in range(K):
         one = Parameters(theta.gate[:0], theta.experts[k : k + 1], theta.variances[k : k + 1])
         own = np.ascontiguousarray(tau[:, k : k + 1])
-        grams.append(interruptible(em.statistics_work(K) / (K + 1), family.settle, one, share, options, own, R, Y)[0])
-        yield em.statistics_work(K) / (K + 1)
+        grams.append(interruptible(work, family.settle, one, share, options, own, R, Y)[0])
+        yield work
     # One expert alone divides by the rows and its own share of the prior.
     found: FloatArray = np.stack(grams) * ((n + share.strength) / (n + prior.strength))
     return found

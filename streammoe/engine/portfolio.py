@@ -7,6 +7,7 @@ share w_i g_ik(x) (docs/algorithm.md, "The served portfolio").
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -133,28 +134,29 @@ class Trust(NamedTuple):
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
-        sizes = {"weights": n_members, "mean_weights": 1 + n_members}
-        found: dict[str, AnyArray] = {}
-        for name, size in sizes.items():
-            where = f"{PREFIX}{prefix}{name}"
-            weights = array_of(arrays, where, "float64", (size,), least=LEAST_SAVED, most=1.0)
-            total = float(weights.sum())
-            require(abs(total - 1.0) <= SUM_TOLERANCE, f"array {where} adds up to {total}; weights add up to 1")
-            found[name] = weights
-        for name in ("surprise", "mean_surprise"):
-            found[name] = array_of(arrays, f"{PREFIX}{prefix}{name}", "float64", (1,), least=0.0, most=MOST_REMEMBERED)
-        found["mean_squares"] = array_of(arrays, f"{PREFIX}{prefix}mean_squares", "float64", (n_outputs,), least=0.0)
-        found["mean_count"] = array_of(
-            arrays, f"{PREFIX}{prefix}mean_count", "int64", (1,), least=0, most=LARGEST_COUNT
-        )
-        where, most = f"{PREFIX}{prefix}ranks", PRIOR + MEMORY
-        found["ranks"] = array_of(arrays, where, "float64", (n_outputs, PARTS), least=0.9 * PRIOR / PARTS)
-        largest = found["ranks"].sum(axis=1).max(initial=0.0)
-        require(largest <= most + SUM_TOLERANCE, f"array {where} has rows that add up to {largest}, above {most:g}")
-        where = f"{PREFIX}{prefix}belief"
-        found["belief"] = array_of(arrays, where, "float64", (n_outputs,), least=0.9 * LEAST, most=1.0 - 0.9 * LEAST)
-        where, shape = f"{PREFIX}{prefix}stretch", (n_outputs, 2, len(LEVELS))
-        found["stretch"] = array_of(arrays, where, "float64", shape, least=LEAST_STRETCH, most=MOST_STRETCH)
+        Q, m = n_outputs, n_members
+        declared: dict[str, tuple[tuple[int, ...], float, float]] = {
+            "weights": ((m,), LEAST_SAVED, 1.0),
+            "surprise": ((1,), 0.0, MOST_REMEMBERED),
+            "mean_weights": ((1 + m,), LEAST_SAVED, 1.0),
+            "mean_surprise": ((1,), 0.0, MOST_REMEMBERED),
+            "mean_squares": ((Q,), 0.0, math.inf),
+            "mean_count": ((1,), 0.0, LARGEST_COUNT),
+            "ranks": ((Q, PARTS), 0.9 * PRIOR / PARTS, math.inf),
+            "belief": ((Q,), 0.9 * LEAST, 1.0 - 0.9 * LEAST),
+            "stretch": ((Q, 2, len(LEVELS)), LEAST_STRETCH, MOST_STRETCH),
+        }
+        found, prefix = {}, f"{PREFIX}{prefix}"
+        for name, (shape, least, most) in declared.items():
+            kind = "int64" if name == "mean_count" else "float64"
+            found[name] = array_of(arrays, f"{prefix}{name}", kind, shape, least=least, most=most)
+        for name in ("weights", "mean_weights"):
+            total = float(found[name].sum())
+            is_whole = abs(total - 1.0) <= SUM_TOLERANCE
+            require(is_whole, f"array {prefix}{name} adds up to {total}; weights add up to 1")
+        largest, most = found["ranks"].sum(axis=1).max(initial=0.0), PRIOR + MEMORY
+        is_possible = largest <= most + SUM_TOLERANCE
+        require(is_possible, f"array {prefix}ranks has rows that add up to {largest}, above {most:g}")
         return cls(**found).copied()
 
 

@@ -66,6 +66,11 @@ class Rows(NamedTuple):
         """Return some of them."""
         return Rows(*(np.ascontiguousarray(array[chosen]) for array in self))
 
+    def widened(self, n_fields: int) -> Rows:
+        """Return them with so many fields, those of the last ones missing."""
+        more = n_fields - self.X.shape[1]
+        return self._replace(X=np.pad(self.X, [(0, 0), (0, more)], constant_values=np.nan))
+
 
 class RecentEvents(Noticed):
     """Raw rows of learned events in order, NaN where missing, with targets, weights and the losses of what served.

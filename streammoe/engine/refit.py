@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from streammoe.engine.cost import Shape, row_cost_with_matrices
+from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
 from streammoe.engine.jobs import run_job
 from streammoe.engine.mixture import Candidate, latest_parameters, score, served_parameters
@@ -36,7 +36,8 @@ def rounds(family: Family, shape: Shape, n: int) -> int:
 
     From the others there are `FEWEST_ROUNDS`.
     """
-    affordable = int(WORK / (max(n, 1) * row_cost_with_matrices(family, shape))) - (STARTS - 1) * FEWEST_ROUNDS
+    of_round = max(n, 1) * row_cost(family, shape, has_matrices=True)
+    affordable = int(WORK / of_round) - (STARTS - 1) * FEWEST_ROUNDS
     return min(affordable, ROUNDS) if affordable >= FEWEST_ROUNDS else 0
 
 

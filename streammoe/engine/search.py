@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.columns.outliers import MAX_ERROR_SHARE, winsorised
-from streammoe.engine.cost import Shape, is_without_matrices, row_cost, row_cost_with_matrices
+from streammoe.engine.cost import Shape, is_without_matrices, row_cost
 from streammoe.engine.em import PRIOR_ROUNDS, TOLERANCE, UNDER_ROUNDS, Buffer, Em, one_expert_prior, statistics
 from streammoe.engine.jobs import Job
 from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
@@ -141,7 +141,7 @@ def fit_work(family: Family, shape: Shape, n: int, *, is_searching: bool) -> flo
     of_row = row_cost(family, shape)
     rounds = _affordable_rounds(n * of_row)
     work: float = n * (PRIOR_ROUNDS * row_cost(family, shape._replace(n_experts=1)) + (rounds + 2) * of_row)
-    work += n * row_cost_with_matrices(family, shape)
+    work += n * row_cost(family, shape, has_matrices=True)
     if is_searching:
         of_starts = N_STARTS * (UNDER_ROUNDS + SHORT_ROUNDS) + STREAM_ANNEALED_ROUNDS
         work += of_row * (min(n, sample_size(n, shape.p_v)) * of_starts + (rounds + 1) * n)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -70,38 +71,22 @@ def _of_different_events(sample: Rows, chances: FloatArray, owners: IntArray) ->
     >>> found.X[:, 0].tolist(), chances.tolist()
     ([0.1, 0.7, 0.9], [8.0, 5.0, 3.0])
     """
-    rows = row_numbers(np.column_stack((sample.weights, sample.Y, sample.X)))
-    # Equal rows of one model are different events: the first of a model is the first of another one, and so on.
-    of_models = rows * (int(owners.max()) + 1) + owners
-    order = np.argsort(of_models, kind="stable")
-    starts = np.flatnonzero(np.diff(of_models[order], prepend=-1))
-    times = np.empty(len(rows), dtype=np.int64)
-    times[order] = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
-    _, first, events = np.unique(rows * (int(times.max()) + 1) + times, return_index=True, return_inverse=True)
-    totals = np.zeros(len(first))
-    np.add.at(totals, events, chances)
-    order = np.argsort(first)
-    return sample.part(first[order]), totals[order]
-
-
-def row_numbers(rows: FloatArray) -> IntArray:
-    """Return for each row the number of its kind: equal rows have the same one, NaN being equal to NaN.
-
-    Rows count as equal if their hashes of 64 bits are: sorting rows would take ten times as long.
-
-    >>> row_numbers(np.array([[0.0, np.nan], [1.0, 2.0], [-0.0, np.nan]])).tolist() in ([0, 1, 0], [1, 0, 1])
-    True
-    """
-    bits = np.where(np.isnan(rows), np.nan, rows + 0.0).T.copy().view(np.uint64)
-    hashes = np.zeros(len(rows), dtype=np.uint64)
-    for column in bits:
-        # The steps of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-        hashes = (hashes ^ column) + np.uint64(0x9E3779B97F4A7C15)
-        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        hashes ^= hashes >> np.uint64(31)
-    found: IntArray = np.unique(hashes, return_inverse=True)[1]
-    return found
+    rows = np.column_stack((sample.weights, sample.Y, sample.X))
+    rows = np.where(np.isnan(rows), np.nan, rows + 0.0)  # each missing value has the same bytes, and −0 those of 0
+    times: Counter[tuple[bytes, int]] = Counter()
+    places: dict[tuple[bytes, int], int] = {}
+    found: list[int] = []
+    totals: list[float] = []
+    for at, (row, owner, chance) in enumerate(zip(rows, owners.tolist(), chances.tolist(), strict=True)):
+        event = row.tobytes()
+        # Equal rows of one model are different events: the first of a model is the first of another one, and so on.
+        times[event, owner] += 1
+        place = places.setdefault((event, times[event, owner]), len(places))
+        if place == len(found):
+            found.append(at)
+            totals.append(0.0)
+        totals[place] += chance
+    return sample.part(np.array(found)), np.array(totals)
 
 
 def events_of(new: Learner, learner: Learner) -> Rows:

@@ -16,7 +16,7 @@ from streammoe.columns.layout import Layout
 from streammoe.columns.scaling import come_from_a_running_scaler
 from streammoe.engine import em, mixture, schedule
 from streammoe.engine.bound_mixture import learn_features
-from streammoe.engine.cost import Shape, row_cost_with_matrices
+from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.members import with_series
@@ -141,7 +141,7 @@ class Context(Noticed):
         """How many of the latest rows are kept."""
         encoder, asked = self.encoder, self.options.warmup or 0
         row_bytes = 8 * (len(encoder.fields) + encoder.n_outputs + 2)
-        row_work = row_cost_with_matrices(self.family, self.shape)
+        row_work = row_cost(self.family, self.shape, has_matrices=True)
         return capacity_for(encoder.n_expert_features, row_bytes, row_work, asked + asked // 2)
 
     @property

@@ -20,8 +20,7 @@ def joined_rows(rows: Sequence[Rows], n_fields: int, n_targets: int) -> Rows:
     """Join rows, of which earlier ones may lack the last fields."""
     if not rows:
         return Rows(np.empty((0, n_fields)), np.empty((0, n_targets)), np.empty(0))
-    X = [np.pad(each.X, [(0, 0), (0, n_fields - each.X.shape[1])], constant_values=np.nan) for each in rows]
-    return Rows(np.concatenate(X), np.concatenate([each.Y for each in rows]), np.concatenate([r.weights for r in rows]))
+    return Rows(*map(np.concatenate, zip(*(each.widened(n_fields) for each in rows), strict=True)))
 
 
 class Gathering(Phase):

@@ -470,25 +470,21 @@ def _em(data: tuple[bytes, Any], rows: Rows, n_experts: int) -> Em:
     learner = _restored(data[0]).learner
     learner.encoder.limits = data[1]
     context = learner.context
-    buffer = context.buffer(learner.encoder, _widened(rows.X, learner), rows.Y, rows.weights)
+    buffer = context.buffer(learner.encoder, *rows.widened(len(learner.encoder.fields)))
     prior = context.family.unit_prior(0.0, buffer.W.shape[1], buffer.R.shape[1], context.targets.n_outputs)
     return Em(context.family, buffer, prior, context.learning_options(n_experts))
 
 
 def _score_sums(data: bytes, rows: Rows) -> Sums:
     """Return Σ w, Σ w · loss in the target's own units, and Σ w · squared error, or of correct labels."""
-    learner, (X, Y, weights) = _restored(data).learner, rows
-    scores, _ = score(learner, _widened(X, learner), Y)
+    learner = _restored(data).learner
+    X, Y, weights = rows.widened(len(learner.encoder.fields))
+    scores, _ = score(learner, X, Y)
     if learner.context.family.is_metric:
         each = ((Y - scores.predictions) ** 2).mean(axis=1)
     else:
         each = scores.predictions.argmax(axis=1) == Y[:, 0]
     return tuple(np.array([np.sum(weights * values)]) for values in (np.ones(len(Y)), scores.losses, each))
-
-
-def _widened(X: Any, learner: Learner) -> Any:
-    """Return rows with the fields that later parts have added."""
-    return np.pad(X, [(0, 0), (0, len(learner.encoder.fields) - X.shape[1])], constant_values=np.nan)
 
 
 def _sum(each: Sequence[Sums]) -> Sums:
