@@ -14,13 +14,13 @@ from streammoe.engine.jobs import Job, run_job
 from streammoe.engine.mixture import NO_TRACE
 from streammoe.engine.state import MMState, state_at
 from streammoe.experts import Family, Parameters
+from streammoe.experts.on_sums import gate_prior
 from streammoe.kernels.batch import (
     HALVINGS,
     collect_gram,
     fit_softmax,
     gate_bends,
     majorize_softmax,
-    prior_quadratic,
     softmax_objective,
     softmax_rows,
 )
@@ -112,9 +112,8 @@ class Em(NamedTuple):
     def e_step(self, theta: Parameters) -> tuple[float, FloatArray]:
         """Return the penalized log-likelihood per event, and responsibilities (n, K)."""
         losses, tau = self._score(theta)
-        zeros = np.zeros_like(theta.gate)
-        bent = prior_quadratic(theta.gate, zeros, self.prior.gate_gram, self.options.curvature)
-        total = self.family.log_prior(theta, self.prior, self.options) - 0.5 * self.prior.strength * bent
+        penalty = gate_prior(self.prior, self.options, theta.gate).penalty(theta.gate)
+        total = self.family.log_prior(theta, self.prior, self.options) - penalty
         return (total - float(np.sum(self.buffer.weights * losses))) / len(losses), tau
 
     def losses(self, theta: Parameters) -> FloatArray:
@@ -145,20 +144,9 @@ class Em(NamedTuple):
 
     def fit_gate(self, theta: Parameters, tau: FloatArray, rounds: int) -> None:
         """Fit the gate alone to responsibilities times weights, in place."""
-        work = rounds * self.work(len(theta.experts))
-        interruptible(
-            work,
-            fit_softmax,
-            theta.gate,
-            self.prior.strength,
-            self.prior.gate_gram,
-            np.zeros_like(theta.gate),
-            self.options.curvature,
-            tau,
-            self.buffer.W,
-            len(theta.gate),
-            rounds,
-        )
+        work, gate = rounds * self.work(len(theta.experts)), theta.gate
+        own = gate_prior(self.prior, self.options, gate)
+        interruptible(work, fit_softmax, gate, *own, tau, self.buffer.W, len(gate), rounds)
 
     def run(self, theta: Parameters, rounds: int) -> float:
         """Run rounds in place until the gain per event is below `TOLERANCE`; return the penalized log-likelihood."""
@@ -290,21 +278,10 @@ def _settled(em: Em, theta: Parameters, tau: FloatArray, shares: FloatArray, exp
     gate_gram = np.empty((W.shape[1], W.shape[1]))
     collect_gram(W, curvatures * weights, prior.strength, prior.gate_gram, total, gate_gram)
     pushes = np.ascontiguousarray((shares * weights[:, None] - tau)[:, :-1])
-    before = theta.gate.copy()
-    majorize_softmax(
-        theta.gate,
-        gate_gram,
-        prior.strength,
-        prior.gate_gram,
-        np.zeros_like(theta.gate),
-        options.curvature,
-        pushes,
-        W,
-        total,
-    )
+    before, own = theta.gate.copy(), gate_prior(prior, options, theta.gate)
+    majorize_softmax(theta.gate, gate_gram, *own, pushes, W, total)
 
     def objective(gate: FloatArray) -> float:
-        own = prior.strength, prior.gate_gram, np.zeros_like(gate), options.curvature
         return float(softmax_objective(gate, *own, tau, W, len(gate)))
 
     if options.bound_share < 1.0:

@@ -29,7 +29,6 @@ N_GATE_FIRST = 2
 """Number of starts of a stream whose gate comes first; with four, errors on real streams were about the same."""
 N_STARTS = N_GATE_FIRST + 2
 """Number of new starts in a stream."""
-LONG_ROUNDS = 200
 STAGES = ((SHORT_ROUNDS, 12), (40, 3))
 """Rounds from each start, and how many starts are kept; where EM is slow, a few rounds do not show which are best."""
 FEW_STAGES = ((SHORT_ROUNDS, 1),)
@@ -201,26 +200,19 @@ def as_streamed(em: Em) -> Em:
     return em._replace(prior=em.prior._replace(strength=em.options.prior_strength))
 
 
-class Starts(NamedTuple):
-    """The starts that a search runs to the end."""
+def best_starts(
+    em: Em, n_experts: int, restarts: int, rng: np.random.Generator
+) -> Job[tuple[list[Parameters], IntArray | None]]:
+    """Return the likeliest few after a few rounds from every start, for a batch fit, the best first.
 
-    thetas: list[Parameters]
-    """The likeliest few, the best first."""
-    rounds: int
-    """Maximum rounds from each."""
-    folds: IntArray | None
-    """(n,) folds of the rows to hold out when choosing among the results; None if none can be spared."""
-
-
-def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> Job[Starts]:
-    """Return the likeliest few after a few rounds from every start, for a batch fit.
+    With them come the folds of the rows, (n,), to hold out when choosing among the results; None if none can be spared.
 
     Raises:
         UnsoundError: no start has a finite likelihood.
     """
     n, p_v = em.buffer.R.shape
     if n_experts == 1:
-        return Starts([(yield from em.fitted_to(np.ones((n, 1))))], 1 if em.family.is_exact else LONG_ROUNDS, None)
+        return [(yield from em.fitted_to(np.ones((n, 1))))], None
     shape = Shape(n_experts, len(em.prior.experts), em.buffer.W.shape[1], p_v)
     work_of_rounds = work_limit(em.family, shape) / row_cost(em.family, shape)
     searched = _sampled(em, shape, int(work_of_rounds / AMPLE_ROUNDS), rng)
@@ -229,14 +221,11 @@ def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator)
     for rounds, kept in STAGES if affordable_rounds >= AMPLE_ROUNDS else FEW_STAGES:
         starts = yield from _likeliest(searched, starts, rounds, kept)
     if searched is not em:
-        affordable_rounds = work_of_rounds / n
         for rounds, kept in FEW_STAGES:
             starts = yield from _likeliest(em, starts, rounds, kept)
     if not starts:
         raise UnsoundError(["likelihood of every start"])
-    rounds = int(np.clip(affordable_rounds / 4 / len(starts), SHORT_ROUNDS, LONG_ROUNDS))
-    folds = rng.permutation(n) % FOLDS if n >= ROWS_PER_PARAMETER * n_measured(em.family, shape) else None
-    return Starts(starts, rounds, folds)
+    return starts, rng.permutation(n) % FOLDS if n >= ROWS_PER_PARAMETER * n_measured(em.family, shape) else None
 
 
 def _sampled(em: Em, shape: Shape, most: int, rng: np.random.Generator) -> Em:

@@ -209,10 +209,6 @@ class Context(Noticed):
         multiplied = np.setdiff1d(columns, 1 + unscaled) if options.standardize else columns
         return terms_of(p, multiplied, np.diag(np.full(p, np.inf)))
 
-    def blank_mixture(self) -> MMState:
-        """Return the mixture before its first fit: one expert that has learned nothing."""
-        return self.random_start(1)
-
     def learn_apart(self, state: MMState, steps: Steps, *rows: FloatArray) -> None:
         """Let a mixture apart from the portfolio learn rows of a buffer in place."""
         learn_features(self.family, self.candidate(state), steps, *rows, n_outputs=self.targets.n_outputs)

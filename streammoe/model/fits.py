@@ -244,7 +244,7 @@ class Fit:
             start = rescaled(self.start, before, encoder.scaler, context) if plan.is_scaling else self.start
             state = yield from _fitted(context, buffer, start, is_searching=plan.is_searching)
         elif plan.is_scaling:
-            state = context.blank_mixture()
+            state = context.random_start(1)
             context.learn_apart(state, context.family.warmup_schedule, *buffer)
             yield len(X) * search.step_cost(context.shape)
         return Found(encoder, portfolio, state)

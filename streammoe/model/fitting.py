@@ -112,8 +112,8 @@ def _refit(context: Context, buffer: em.Buffer, n_experts: int, run: Run) -> Job
     steps = context.learning_options(n_experts)
     problem = yield from search.with_own_prior(context.family, buffer, context.targets.n_outputs, steps)
     searched = search.without_outliers(problem)
-    starts = yield from search.best_starts(searched, n_experts, RESTARTS, rng)
-    return run(problem, starts.thetas, folds=starts.folds if searched is problem else None)
+    starts, folds = yield from search.best_starts(searched, n_experts, RESTARTS, rng)
+    return run(problem, starts, folds=folds if searched is problem else None)
 
 
 def _choose(context: Context, buffer: em.Buffer, run: Run) -> Job[tuple[Descent, MMState]]:

@@ -141,7 +141,7 @@ class Streaming(Noticed, Phase):
         portfolio = context.blank_portfolio(None) if options.has_portfolio else None
         if options.warmup == 0:
             return cls(context.candidate(context.random_start(options.most_experts)), portfolio, 0, is_settled=True)
-        return cls(context.candidate(context.blank_mixture()), portfolio)
+        return cls(context.candidate(context.random_start(1)), portfolio)
 
     @classmethod
     def given(cls, context: Context, state: MMState) -> Streaming:

@@ -40,7 +40,7 @@ from streammoe.engine.batch import Descent
 from streammoe.engine.em import Em
 from streammoe.engine.interruption import LOOK_SECONDS, FitCancelled, is_cancelled, uncancellable
 from streammoe.engine.recent import Rows
-from streammoe.engine.search import LONG_ROUNDS, ample_size
+from streammoe.engine.search import ample_size
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, SourceError, not_installed
 from streammoe.estimators import MixtureOfExperts, model_of
@@ -67,6 +67,8 @@ SAMPLE_ROWS = 10_000
 PIECE_ROWS = 65_536
 """Most rows of a piece, of which a worker takes one at a time. The pieces, and so the result to the last bit, do not
 depend on how many workers there are."""
+SAMPLE_ROUNDS = 200
+"""Most rounds of the fit to the sample."""
 WITHOUT_PAGES: dict[str, list[str]] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 """Configuration of Dask: nothing about a fit can be read by HTTP."""
 Reader = Callable[[MixtureOfExperts, Any], Any]
@@ -283,7 +285,7 @@ def _begun(learner: Learner, sample: Rows, plan: FitPlan) -> tuple[Em, Parameter
         fitting.fit_gathered(
             learner,
             from_model=False,
-            rounds=min(plan.rounds, LONG_ROUNDS),
+            rounds=min(plan.rounds, SAMPLE_ROUNDS),
             tolerance=max(plan.tolerance, batch.TOLERANCE),
             on_round=None,
         )

@@ -18,13 +18,12 @@ from streammoe.engine.em import Em, shortened, state_of
 from streammoe.engine.interruption import uncancellable
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.experts import Family, Parameters
-from streammoe.experts.on_sums import SoftmaxPrior, Sums, softmax_step, sums_of_softmax
+from streammoe.experts.on_sums import Sums, gate_prior, softmax_step, sums_of_softmax
 from streammoe.kernels.batch import (
     HALVINGS,
     collect_gram,
     gate_bends,
     majorize_softmax,
-    prior_quadratic,
     softmax_objective,
     softmax_rows,
 )
@@ -112,20 +111,15 @@ class PartitionedEm(NamedTuple):
         """Return the penalized log-likelihood per event, and the rest of the E-step."""
         family, parts, prior, options = self
         (total,), *sums = parts.total(round_sums, tuple(theta))
-        bent = prior_quadratic(theta.gate, np.zeros_like(theta.gate), prior.gate_gram, options.curvature)
-        penalty = family.log_prior(theta, prior, options) - 0.5 * prior.strength * bent
+        penalty = family.log_prior(theta, prior, options) - gate_prior(prior, options, theta.gate).penalty(theta.gate)
         return (penalty + float(total)) / parts.n, Expected(tuple(sums[:2]), tuple(sums[2:]))
-
-    def gate_prior(self, gate: FloatArray) -> SoftmaxPrior:
-        """Return the prior of the gate."""
-        return SoftmaxPrior(self.prior.strength, self.prior.gate_gram, np.zeros_like(gate), self.options.curvature)
 
 
 def one_pass(em: PartitionedEm, point: Any) -> Point | None:
     """Take one step of the gate, and of experts of classes, in a round, with no pass over the rows but the E-step."""
     expected: Expected = point.tau
     theta = point.theta.copied()
-    softmax_step(theta.gate, em.gate_prior(theta.gate), expected.gate)
+    softmax_step(theta.gate, gate_prior(em.prior, em.options, theta.gate), expected.gate)
     em.family.step_on_sums(theta, em.prior, em.options, expected.experts)
     for _ in range(HALVINGS):
         after = point_at(em, theta.copied())
@@ -167,23 +161,12 @@ def statistics(em: PartitionedEm, theta: Parameters) -> MMState:
     gram, pushes, masses, in_gate, in_experts, *sums = parts.total(settle_sums, tuple(start))
     expert_grams = family.settle_on_sums(theta, prior, options, tuple(sums), n)
     gate_gram = (gram + np.diag(prior.strength * prior.gate_gram)) / total
-    zeros = np.zeros_like(theta.gate)
+    own = gate_prior(prior, options, theta.gate)
     # The sums of pushes times features take the place of rows: each is a row of weight 1 of one logit.
-    majorize_softmax(
-        theta.gate,
-        gate_gram,
-        prior.strength,
-        prior.gate_gram,
-        zeros,
-        options.curvature,
-        np.eye(K - 1),
-        pushes,
-        total,
-    )
+    majorize_softmax(theta.gate, gate_gram, *own, np.eye(K - 1), pushes, total)
 
     def objective(gate: FloatArray) -> float:
-        bent = prior_quadratic(gate, zeros, prior.gate_gram, options.curvature)
-        return float(parts.total(gate_objective, tuple(start), gate)[0][0]) - 0.5 * prior.strength * bent
+        return float(parts.total(gate_objective, tuple(start), gate)[0][0]) - own.penalty(gate)
 
     if options.bound_share < 1.0:
         shortened(start.gate, theta.gate, objective)

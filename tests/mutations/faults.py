@@ -103,7 +103,7 @@ FAULTS = {
         Fault("inverse-without-scaling", "value = out[i, j] * scale[i] * scale[j]", "value = out[i, j] * scale[i]"),
     ],
     "batch fit": [
-        Fault("em-prior-sign", "- 0.5 * self.prior.strength * bent", "+ 0.5 * self.prior.strength * bent"),
+        Fault("em-prior-sign", "self.prior, self.options) - penalty", "self.prior, self.options) + penalty"),
         Fault("settled-mass-without-prior", "masses=(masses + prior.strength / K) / ", "masses=masses / "),
         Fault("descent-keeps-last", "best = max(best, point, key=lambda each: each.objective)", "best = point"),
     ],
