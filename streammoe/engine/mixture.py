@@ -177,11 +177,10 @@ def random_start(
     )
 
 
-def new_residual(family: Family, state: MMState, n_outputs: int) -> FloatArray:
+def new_residual(state: MMState) -> FloatArray:
     """Return the running means behind `convergence_residual`, with nothing in them yet."""
-    K, _, p_v = state.experts.shape
-    p_w = state.gate_gram.shape[0]
-    return np.zeros(p_w * p_w + (K - 1) * p_w + K * family.residual_size(n_outputs, p_v) + 2)
+    (K, N, p_v), p_w = state.experts.shape, state.gate_gram.shape[0]
+    return np.zeros(p_w * p_w + (K - 1) * p_w + K * (p_v * p_v + N * p_v + 1) + state.variances.size + 2)
 
 
 def served_parameters(state: MMState) -> Parameters:

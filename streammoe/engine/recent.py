@@ -146,11 +146,6 @@ class RecentEvents(Noticed):
         """
         return {**self._arrays, "used": self._used} if self._has_shape(width, n_targets) else {}
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is kept."""
-        return not self.count and not self.earlier
-
     def _has_shape(self, width: int, n_targets: int) -> bool:
         return (self._arrays["X"].shape, self._arrays["Y"].shape[1]) == ((2 * self.capacity, width), n_targets)
 

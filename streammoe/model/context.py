@@ -36,7 +36,7 @@ from streammoe.options import FeatureOptions, Options
 from streammoe.replacements import Noticed
 from streammoe.schedules import Restarted, Steps
 from streammoe.text import shown
-from streammoe.types import BoolArray, FloatArray, IntArray
+from streammoe.types import FloatArray, IntArray
 
 SCALER_COST = 100
 """Rough multiply-adds per value when fitting scales, which need quantiles."""
@@ -169,8 +169,7 @@ class Context(Noticed):
 
     def candidate(self, state: MMState) -> Candidate:
         """Return a mixture that continues from a state, with everything that its steps need."""
-        n_outputs = self.targets.n_outputs
-        residual = mixture.new_residual(self.family, state, n_outputs)
+        residual = mixture.new_residual(state)
         return Candidate(state, residual, self.learning_options(len(state.masses)))
 
     def blank_portfolio(self, terms: IntArray | None, *, is_trusted: bool = False) -> Portfolio:
@@ -258,41 +257,20 @@ class Context(Noticed):
                 )
 
     def buffer(self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
-        """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder; see `fitted_rows`."""
-        scaler = encoder.scaler
-        X, Y, weights = self.fitted_rows(encoder, X, Y, weights)
+        """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder.
+
+        An input that would be out of range if it came now is missing, and others are held to what was seen. A row of
+        which a target would be, or is taken for an error, has no weight; all its targets are the centre.
+        """
+        scaler, left_out = encoder.scaler, np.zeros(len(Y), dtype=np.bool_)
+        if self.family.is_metric:
+            left_out |= np.isnan(plausible_targets(encoder, Y)).any(axis=1)
+        if self.doubts_targets:
+            left_out |= encoder.target_bounds.are_far(Y).any(axis=1)
+        X = encoder.hold(plausible_inputs(encoder, X))[0]
         W, R = interruptible(DESIGN_COST * len(X) * encoder.expert_width, encoder.design, X)
-        targets = (Y - scaler.target_center) / scaler.target_scale
-        return em.Buffer(W, R, targets, np.ascontiguousarray(weights))
-
-    def fitted_rows(
-        self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return raw rows of a buffer as a fit takes them: `judged`, with inputs held to what was seen.
-
-        A row of which a target is taken for an error, too, has no weight; all its targets are the centre.
-        """
-        left_out = self.left_out(encoder, Y)[:, None]
-        X, Y, weights = _leaving_out(left_out, encoder, X, Y, weights, encoder.scaler.target_center)
-        return encoder.hold(X)[0], Y, weights
-
-    def left_out(self, encoder: Encoder, Y: FloatArray) -> BoolArray:
-        """Return which of the buffered rows, (n,), a fit leaves out for their target."""
-        absurd = np.asarray(self._absurd(encoder, Y).any(axis=1))
-        return absurd | encoder.target_bounds.are_far(Y).any(axis=1) if self.doubts_targets else absurd
-
-    def judged(
-        self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray, center: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return raw rows of a buffer without what would be out of range if it came now.
-
-        Such an input is missing. Such a target is `center`, and the row has no weight.
-        """
-        return _leaving_out(self._absurd(encoder, Y), encoder, X, Y, weights, center)
-
-    def _absurd(self, encoder: Encoder, Y: FloatArray) -> BoolArray:
-        """Return which targets of buffered rows, (n, Q), would be out of range if they came now."""
-        return np.isnan(plausible_targets(encoder, Y)) if self.family.is_metric else np.zeros(Y.shape, dtype=np.bool_)
+        targets = (np.where(left_out[:, None], scaler.target_center, Y) - scaler.target_center) / scaler.target_scale
+        return em.Buffer(W, R, targets, np.where(left_out, 0.0, weights))
 
     @property
     def doubts_targets(self) -> bool:
@@ -314,14 +292,6 @@ class Context(Noticed):
             relative[i] = weights[i] / mean
         self.mean_weight[0] = mean
         return relative
-
-    # -- A sample ------------------------------------------------------------------------------------------------------
-
-    def resize_reservoir(self) -> None:
-        """Let the sample of events have the size that the options ask for."""
-        size = self.options.reservoir
-        before = Reservoir(size, self.options.seed) if self.reservoir is None else self.reservoir
-        self.reservoir = before.resized(size) if size else None
 
     # -- Earlier events ------------------------------------------------------------------------------------------------
 
@@ -422,10 +392,3 @@ class Context(Noticed):
     def ranged(self, targets: FloatArray) -> FloatArray:
         """Return targets for range checks: class indexes are exempt, but NaN still means "no target"."""
         return targets if self.family.is_metric else 0.0 * targets
-
-
-def _leaving_out(
-    left_out: BoolArray, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray, center: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return rows with plausible inputs, and without these targets, (n, Q), or all targets of these rows, (n, 1)."""
-    return plausible_inputs(encoder, X), np.where(left_out, center, Y), np.where(left_out.any(axis=1), 0.0, weights)

@@ -404,7 +404,9 @@ class Learner:
         context = self.context
         context.options = options
         context.encoder.change(options.range_factor, options.max_levels)
-        context.resize_reservoir()
+        size = options.reservoir
+        sample = context.reservoir or Reservoir(size, options.seed)
+        context.reservoir = sample.resized(size) if size else None
         if isinstance(options, ClassifierOptions):
             context.targets.allow(options.max_classes)
         self.undo.forget()

@@ -19,7 +19,7 @@ cases = pytest.mark.parametrize("case", SOME, ids=str)
 
 def learn(case, state, R, Y, *, schedule=STEADY, residual=None):
     if residual is None:
-        residual = mixture.new_residual(case.family, state, case.n_outputs)
+        residual = mixture.new_residual(state)
     chosen = options(case, len(state.experts), 0.3, schedule=schedule)
     one, weights = Candidate(state, residual, chosen), np.ones(len(R))
     return learn_features(case.family, one, schedule, R, R, Y, weights, n_outputs=case.n_outputs)
@@ -71,7 +71,7 @@ def test_every_array_that_steps_change_is_declared_and_checked():
 def test_the_residual_is_a_share(case):
     R, Y = draw(case, 3000, P, 2)
     state = random_state(case, 2, P)
-    residual = mixture.new_residual(case.family, state, case.n_outputs)
+    residual = mixture.new_residual(state)
     assert np.isnan(mixture.convergence_residual(residual))
     learn(case, state, R[:64], Y[:64], residual=residual)
     assert mixture.convergence_residual(residual) == pytest.approx(1.0)
