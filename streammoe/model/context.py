@@ -214,17 +214,10 @@ class Context(Noticed):
 
     def random_start(self, n_experts: int) -> MMState:
         """Return a state of so many random experts; of one, that of its prior."""
-        options = self.options
-        return mixture.random_start(
-            self.family,
-            n_experts=n_experts,
-            p_w=self.encoder.gate_width,
-            p_v=self.encoder.expert_width,
-            n_outputs=self.targets.n_outputs,
-            prior_strength=options.prior_strength,
-            seed=options.seed,
-            n_features=self.encoder.n_expert_features,
-        )
+        encoder, options = self.encoder, self.options
+        sizes = encoder.gate_width, encoder.expert_width, self.targets.n_outputs
+        prior = self.family.unit_prior(options.prior_strength, *sizes)
+        return mixture.random_start(self.family, prior, n_experts, encoder.n_expert_features, options.seed)
 
     # -- Buffered rows -------------------------------------------------------------------------------------------------
 
