@@ -35,11 +35,6 @@ def row_cost(family: Family, shape: Shape, *, has_matrices: bool = False) -> flo
     return max(experts + _softmax_cost(K - 1, p_w, has_matrices), 1.0)
 
 
-def is_without_matrices(family: Family, shape: Shape) -> bool:
-    """Return whether rounds of EM build no Gram matrix of the experts' features."""
-    return not family.n_variances(1) and is_conjugate(shape.n_rows, shape.p_v)
-
-
 def _softmax_cost(free: int, p: int, has_matrix: bool) -> float:
     if not is_conjugate(free, p):
         return (free * p) ** 2 + free * (EXPONENTIAL + SWEEPS * p)

@@ -14,12 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.columns.outliers import MAX_ERROR_SHARE, winsorised
-from streammoe.engine.cost import Shape, is_without_matrices, row_cost
+from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.em import PRIOR_ROUNDS, TOLERANCE, UNDER_ROUNDS, Buffer, Em, one_expert_prior, statistics
 from streammoe.engine.jobs import Job
 from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
 from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
 from streammoe.experts import Family, Parameters
+from streammoe.kernels.batch import is_conjugate
 from streammoe.kernels.state import LearningOptions
 from streammoe.types import FloatArray, IntArray
 
@@ -65,11 +66,6 @@ STREAM_ANNEALED_ROUNDS = 20
 def ample_size(family: Family, shape: Shape) -> int:
     """Return the number of events that determine the parameters of a mixture well: a dozen or more for each."""
     return max(family.events_per_parameter * n_measured(family, shape), LEAST_SAMPLE)
-
-
-def work_limit(family: Family, shape: Shape) -> float:
-    """Return the most multiply-adds of a search."""
-    return SMALL_WORK_LIMIT if is_without_matrices(family, shape) else WORK_LIMIT
 
 
 def step_cost(shape: Shape) -> int:
@@ -214,7 +210,8 @@ def best_starts(
     if n_experts == 1:
         return [(yield from em.fitted_to(np.ones((n, 1))))], None
     shape = Shape(n_experts, len(em.prior.experts), em.buffer.W.shape[1], p_v)
-    work_of_rounds = work_limit(em.family, shape) / row_cost(em.family, shape)
+    has_matrices = em.family.n_variances(1) or not is_conjugate(shape.n_rows, p_v)
+    work_of_rounds = (WORK_LIMIT if has_matrices else SMALL_WORK_LIMIT) / row_cost(em.family, shape)
     searched = _sampled(em, shape, int(work_of_rounds / AMPLE_ROUNDS), rng)
     affordable_rounds = work_of_rounds / len(searched.buffer.R)
     starts = yield from _starts(searched, n_experts, restarts, affordable_rounds, rng)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from streammoe.columns.fitting import fit_bounds
 from streammoe.engine import batch, em, mixture, model_selection, search
 from streammoe.engine.batch import Descent, Listener
 from streammoe.engine.jobs import Job, run_job
+from streammoe.engine.recent import Rows
 from streammoe.engine.state import MMState
 from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
@@ -21,27 +22,13 @@ from streammoe.model.context import Context
 from streammoe.model.gathering import gathered
 from streammoe.model.learner import Learner
 from streammoe.model.predicting import score
-from streammoe.types import BoolArray, FloatArray
+from streammoe.types import BoolArray
 
 RESTARTS = 5
 """Starts of each kind of a batch fit."""
 LOGGER = logging.getLogger("streammoe.estimators")
 Run: TypeAlias = Callable[..., tuple[Descent, MMState]]
 """`streammoe.engine.batch.fit` with its stopping rules bound."""
-
-
-class Fitted(NamedTuple):
-    """A batch fit, with the fitted model's scores of its rows."""
-
-    descent: Descent
-    weights: FloatArray
-    """(n,) weights of the rows."""
-    targets: FloatArray
-    """(n, Q) numbers, or (n, 1) indexes of classes."""
-    losses: FloatArray
-    """(n,) −log s(y|x) in the target's own units."""
-    predictions: FloatArray
-    """(n, Q) the regression function, or (n, M) class probabilities."""
 
 
 def fit_gathered(
@@ -51,8 +38,8 @@ def fit_gathered(
     rounds: int,
     tolerance: float,
     on_round: Listener | None,
-) -> Fitted:
-    """Fit the gathered rows; streaming continues from the result.
+) -> tuple[Descent, Rows, mixture.Scores]:
+    """Fit the gathered rows, and return them with the fitted model's scores; streaming continues from the result.
 
     Args:
         learner: one that has gathered rows instead of learning them.
@@ -65,7 +52,7 @@ def fit_gathered(
         UnsoundError: the fit is not finite.
     """
     phase, context = learner.phase, learner.context
-    X, Y, weights = gathered(learner)
+    X, Y, weights = rows = gathered(learner)
     if not len(X):
         raise ConfigError("fit: got no row with a target and a weight above 0; give at least one")
     if from_model:
@@ -86,7 +73,7 @@ def fit_gathered(
     learner.start(state)
     warn_of_want(context, np.asarray(np.isnan(X).all(axis=0)), len(X), len(state.masses))
     scores, _ = score(learner, X, Y)
-    return Fitted(descent, weights, Y, scores.losses, scores.predictions)
+    return descent, rows, scores
 
 
 def warn_of_want(context: Context, is_empty: BoolArray, n: int, n_experts: int) -> None:

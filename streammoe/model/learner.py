@@ -153,7 +153,7 @@ class Learner:
     ) -> None:
         """Learn an event that may need more than the usual."""
         try:
-            self.undo.call(self, 1, Learner._learn_event, row, target, additions, weight, new_label, shared=False)
+            self.undo.call(self, 1, Learner._learn_event, row, target, additions, weight, new_label)
         except InvalidEvent as error:
             error.row = None  # an event by itself has no index
             raise

@@ -88,13 +88,6 @@ def gate_objective(em: Em, theta: Parameters, gate: FloatArray) -> Sums:
 # -- EM on all parts ---------------------------------------------------------------------------------------------------
 
 
-class Expected(NamedTuple):
-    """The sums of an E-step."""
-
-    gate: Sums
-    experts: Sums
-
-
 class PartitionedEm(NamedTuple):
     """EM as `streammoe.engine.em.Em`, on rows in parts."""
 
@@ -107,20 +100,19 @@ class PartitionedEm(NamedTuple):
         """Return 0: others do the work, and waiting for them can be interrupted as it is."""
         return 0.0
 
-    def e_step(self, theta: Parameters) -> tuple[float, Expected]:
-        """Return the penalized log-likelihood per event, and the rest of the E-step."""
+    def e_step(self, theta: Parameters) -> tuple[float, tuple[Sums, Sums]]:
+        """Return the penalized log-likelihood per event, and what steps of gate and experts need."""
         family, parts, prior, options = self
         (total,), *sums = parts.total(round_sums, tuple(theta))
         penalty = family.log_prior(theta, prior, options) - gate_prior(prior, options, theta.gate).penalty(theta.gate)
-        return (penalty + float(total)) / parts.n, Expected(tuple(sums[:2]), tuple(sums[2:]))
+        return (penalty + float(total)) / parts.n, (tuple(sums[:2]), tuple(sums[2:]))
 
 
 def one_pass(em: PartitionedEm, point: Any) -> Point | None:
     """Take one step of the gate, and of experts of classes, in a round, with no pass over the rows but the E-step."""
-    expected: Expected = point.tau
-    theta = point.theta.copied()
-    softmax_step(theta.gate, gate_prior(em.prior, em.options, theta.gate), expected.gate)
-    em.family.step_on_sums(theta, em.prior, em.options, expected.experts)
+    (gate, experts), theta = point.tau, point.theta.copied()
+    softmax_step(theta.gate, gate_prior(em.prior, em.options, theta.gate), gate)
+    em.family.step_on_sums(theta, em.prior, em.options, experts)
     for _ in range(HALVINGS):
         after = point_at(em, theta.copied())
         if after.objective >= point.objective:
