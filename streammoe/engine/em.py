@@ -12,7 +12,7 @@ from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job, run_job
 from streammoe.engine.mixture import NO_TRACE
-from streammoe.engine.state import MMState, state_at
+from streammoe.engine.state import state_at
 from streammoe.experts import Family, Parameters
 from streammoe.experts.on_sums import gate_prior
 from streammoe.kernels.batch import (
@@ -25,7 +25,7 @@ from streammoe.kernels.batch import (
     softmax_rows,
 )
 from streammoe.kernels.linalg import VANISHED
-from streammoe.kernels.state import LearningOptions, Prior
+from streammoe.kernels.state import LearningOptions, MMState, Prior
 from streammoe.types import BoolArray, FloatArray
 
 TOLERANCE = 1e-7

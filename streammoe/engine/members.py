@@ -18,10 +18,10 @@ from streammoe.engine.bound_mixture import learn_features
 from streammoe.engine.cost import Shape
 from streammoe.engine.mixture import Candidate, Scores, learning_options
 from streammoe.engine.products import MOST_FEATURES, features_of, linear
-from streammoe.engine.state import MMState, copy_state, is_finite, restored_state, state_at, widen, with_class
+from streammoe.engine.state import copy_state, is_finite, restored_state, state_at, widen, with_class
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.features import CENTERED_AT
-from streammoe.kernels.state import LearningOptions, SingleExpert
+from streammoe.kernels.state import LearningOptions, MMState, SingleExpert
 from streammoe.schedules import Constant, Power, Schedule
 from streammoe.types import AnyArray, FloatArray, IntArray
 

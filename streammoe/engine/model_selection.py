@@ -13,8 +13,9 @@ from streammoe.engine.em import Buffer
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job
 from streammoe.engine.prior_gain import prior_gain
-from streammoe.engine.state import MMState, UnsoundError
+from streammoe.engine.state import UnsoundError
 from streammoe.experts import Family
+from streammoe.kernels.state import MMState
 
 PATIENCE = 2
 """Stop trying more experts once so many numbers in a row have cost more than the best."""

@@ -20,11 +20,11 @@ from streammoe.engine import mixture
 from streammoe.engine.members import CURVED, KINDS, SERIES, Single
 from streammoe.engine.mixture import Scores
 from streammoe.engine.products import features_of
-from streammoe.engine.state import MMState, copy_array
+from streammoe.engine.state import copy_array
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.calibration import DOUBT, LEAST, LEAST_STRETCH, MEMORY, PARTS, PRIOR, gains_of, shares_of
 from streammoe.kernels.portfolio import LEAST_WEIGHT, MOST_REMEMBERED, combine, combine_means
-from streammoe.kernels.state import Trace
+from streammoe.kernels.state import MMState, Trace
 from streammoe.replacements import Noticed
 from streammoe.types import AnyArray, FloatArray, IntArray
 

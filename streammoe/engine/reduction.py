@@ -23,10 +23,9 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from streammoe.engine.em import scaled_prior, state_of
-from streammoe.engine.state import MMState
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import adaptive_weights, collect_gram, fit_softmax, gate_bends, softmax_rows
-from streammoe.kernels.state import LearningOptions
+from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray, IntArray
 
 TOLERANCE = 1e-4

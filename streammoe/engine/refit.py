@@ -16,8 +16,9 @@ from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
 from streammoe.engine.jobs import run_job
 from streammoe.engine.mixture import Candidate, latest_parameters, score, served_parameters
 from streammoe.engine.search import as_streamed, with_own_prior
-from streammoe.engine.state import MMState, is_sound
 from streammoe.experts import Family, Parameters
+from streammoe.kernels.soundness import is_sound
+from streammoe.kernels.state import MMState
 
 ROUNDS = 40
 WORK = 1e8

@@ -18,10 +18,10 @@ from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.em import PRIOR_ROUNDS, TOLERANCE, UNDER_ROUNDS, Buffer, Em, one_expert_prior, statistics
 from streammoe.engine.jobs import Job
 from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
-from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
+from streammoe.engine.state import UnsoundError, sound
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import is_conjugate
-from streammoe.kernels.state import LearningOptions
+from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray, IntArray
 
 GATE_STARTS_PER_RESTART = 4
@@ -125,10 +125,7 @@ def fit(
     if not fits:
         raise UnsoundError(["likelihood of every start"])
     theta = yield from chosen(fits, searched, None)
-    state = yield from statistics(as_streamed(em), theta)
-    if not is_sound(state):
-        raise UnsoundError(unsound_parts(state))
-    return state
+    return sound((yield from statistics(as_streamed(em), theta)))
 
 
 def fit_work(family: Family, shape: Shape, n: int, *, is_searching: bool) -> float:

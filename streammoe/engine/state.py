@@ -17,22 +17,6 @@ from streammoe.kernels.soundness import is_sound
 from streammoe.kernels.state import MMState, Prior
 from streammoe.types import AnyArray, FloatArray, IntArray
 
-__all__ = [
-    "MMState",
-    "UnsoundError",
-    "copy_array",
-    "copy_state",
-    "is_finite",
-    "is_sound",
-    "restart_average",
-    "restored_state",
-    "state_arrays",
-    "state_at",
-    "unsound_parts",
-    "widen",
-    "with_class",
-]
-
 
 class Declared(NamedTuple):
     """Declaration of an array of a state: its axes, how it grows, and what it may hold in a checkpoint."""
@@ -127,6 +111,17 @@ class UnsoundError(ArithmeticError):
 def unsound_parts(state: MMState) -> list[str]:
     """Return the names of the arrays that hold NaN or infinity."""
     return [name for name, array in state._asdict().items() if not np.isfinite(array).all()]
+
+
+def sound(state: MMState) -> MMState:
+    """Return a state that is sound.
+
+    Raises:
+        UnsoundError: it is not.
+    """
+    if not is_sound(state):
+        raise UnsoundError(unsound_parts(state))
+    return state
 
 
 def copy_array(array: FloatArray, spare: FloatArray | None) -> FloatArray:

@@ -12,8 +12,9 @@ from streammoe.engine.portfolio import PREFIX, Portfolio
 from streammoe.engine.recent import RecentEvents, restored_parameters
 from streammoe.engine.reservoir import PREFIX as RESERVOIR
 from streammoe.engine.reservoir import Reservoir
-from streammoe.engine.state import MMState, restored_state
+from streammoe.engine.state import restored_state
 from streammoe.errors import PoisonedModel
+from streammoe.kernels.state import MMState
 from streammoe.model import lags, level_means
 from streammoe.model.checks import LARGEST_WEIGHT
 from streammoe.model.context import Context

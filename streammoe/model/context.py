@@ -25,9 +25,8 @@ from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.products import MOST_FEATURES, terms_of
 from streammoe.engine.recent import RecentEvents, capacity_for
 from streammoe.engine.reservoir import Reservoir
-from streammoe.engine.state import MMState
 from streammoe.kernels import features
-from streammoe.kernels.state import LearningOptions
+from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.model.lags import SERIES_LAGS, LagMemory, Past
 from streammoe.model.level_means import LevelMeans, values_of
 from streammoe.model.targets import Targets

@@ -28,9 +28,10 @@ from streammoe.engine.mixture import served_parameters
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.products import MOST_FEATURES, merits, terms_of
 from streammoe.engine.recent import Rows, restored_parameters
-from streammoe.engine.state import MMState, copy_state, widen, with_class
+from streammoe.engine.state import copy_state, widen, with_class
 from streammoe.experts import Parameters
 from streammoe.kernels.features import CENTERED_AT
+from streammoe.kernels.state import MMState
 from streammoe.model.context import DESIGN_COST, SCALER_COST, Context
 from streammoe.schedules import Steps
 from streammoe.types import AnyArray, BoolArray, FloatArray

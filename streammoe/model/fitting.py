@@ -14,10 +14,9 @@ from streammoe.engine import batch, em, mixture, model_selection, search
 from streammoe.engine.batch import Descent, Listener
 from streammoe.engine.jobs import Job, run_job
 from streammoe.engine.recent import Rows
-from streammoe.engine.state import MMState
 from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
-from streammoe.kernels.state import Prior
+from streammoe.kernels.state import MMState, Prior
 from streammoe.model.context import Context
 from streammoe.model.gathering import gathered
 from streammoe.model.learner import Learner

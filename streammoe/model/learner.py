@@ -17,10 +17,11 @@ from streammoe.columns.values import check_name, not_a_mapping
 from streammoe.engine import mixture
 from streammoe.engine.recent import Rows
 from streammoe.engine.reservoir import Reservoir
-from streammoe.engine.state import MMState, UnsoundError
+from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.kernels.event import UNSOUND, UNUSUAL
 from streammoe.kernels.shared import limited_step
+from streammoe.kernels.state import MMState
 from streammoe.model.bound import Bound, Row
 from streammoe.model.checks import event_weight, names_in
 from streammoe.model.context import Context

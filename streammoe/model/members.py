@@ -11,8 +11,7 @@ import numpy as np
 from streammoe.engine.members import MOST_SERIES
 from streammoe.engine.portfolio import OF_MIXTURE, Predictor, shares_of_members
 from streammoe.engine.products import linear
-from streammoe.engine.state import MMState
-from streammoe.kernels.state import LearningOptions
+from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.model.learner import Learner
 from streammoe.model.streaming import Streaming
 from streammoe.types import FloatArray, IntArray

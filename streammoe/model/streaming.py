@@ -14,7 +14,6 @@ from streammoe.engine.members import CURVED
 from streammoe.engine.mixture import Candidate
 from streammoe.engine.portfolio import Portfolio, Predictor
 from streammoe.engine.state import (
-    MMState,
     UnsoundError,
     copy_array,
     copy_state,
@@ -28,6 +27,7 @@ from streammoe.engine.state import (
 from streammoe.experts import Parameters
 from streammoe.kernels.event import DRIFT, FLAGS, UNSOUND
 from streammoe.kernels.linalg import VANISHED
+from streammoe.kernels.state import MMState
 from streammoe.model.bound import Bound
 from streammoe.model.context import Context, Moves
 from streammoe.model.fits import Fit, Found, Plan, new_fit

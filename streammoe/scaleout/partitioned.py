@@ -16,7 +16,7 @@ import numpy as np
 from streammoe.engine.batch import Descent, Listener, Point, descend, point_at
 from streammoe.engine.em import Em, shortened, state_of
 from streammoe.engine.interruption import uncancellable
-from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
+from streammoe.engine.state import UnsoundError, sound
 from streammoe.experts import Family, Parameters
 from streammoe.experts.on_sums import Sums, gate_prior, softmax_step, sums_of_softmax
 from streammoe.kernels.batch import (
@@ -27,7 +27,7 @@ from streammoe.kernels.batch import (
     softmax_objective,
     softmax_rows,
 )
-from streammoe.kernels.state import LearningOptions, Prior
+from streammoe.kernels.state import LearningOptions, MMState, Prior
 from streammoe.types import FloatArray
 
 
@@ -139,9 +139,7 @@ def fit(
         streamed = em._replace(prior=em.prior._replace(strength=em.options.prior_strength))
         with uncancellable():
             state = statistics(streamed, descent.theta.copied())
-    if not is_sound(state):
-        raise UnsoundError(unsound_parts(state))
-    return descent, state
+    return descent, sound(state)
 
 
 def statistics(em: PartitionedEm, theta: Parameters) -> MMState:

@@ -7,7 +7,9 @@ from streammoe import schedules
 from streammoe.engine import mixture
 from streammoe.engine.bound_mixture import learn_features
 from streammoe.engine.mixture import Candidate
-from streammoe.engine.state import STATE, MMState, is_finite, is_sound, widen
+from streammoe.engine.state import STATE, is_finite, widen
+from streammoe.kernels.soundness import is_sound
+from streammoe.kernels.state import MMState
 from tests.unit.cases import Case, draw, options, random_state, same_bits
 
 STEADY = schedules.Power(0.6, gamma0=0.5, offset=20)
