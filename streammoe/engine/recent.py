@@ -114,25 +114,19 @@ class RecentEvents(Noticed):
         """Drop the parameters kept until some event: columns have changed, or what is true."""
         self.earlier = tuple(each for each in self.earlier if each[0] > until)
 
-    def add(self, X: FloatArray, Y: FloatArray, weights: FloatArray, losses: FloatArray) -> None:
-        """Add learned rows, and drop the oldest beyond `capacity`."""
-        new = {name: array[-self.capacity :] for name, array in zip(self._arrays, (X, Y, weights, losses), strict=True)}
-        n, width = len(new["losses"]), X.shape[1]
-        if n == self.capacity:  # they replace all others
-            self._used[:] = 0
-        fits = self._end + n <= len(self._arrays["losses"]) and width == self._arrays["X"].shape[1]
-        if not fits:
-            self._move(width, Y.shape[1], self._in_use())
-        for name, array in new.items():
-            self._arrays[name][self._end : self._end + n] = array
-        self._used[:] = min(self.count + n, self.capacity), self._end + n
-
     def prepare(self, width: int, n_targets: int, capacity: int) -> None:
         """Make room for so many rows of so many fields and targets, to which a kernel adds."""
-        if capacity != self.capacity or not self._has_shape(width, n_targets):
-            self.keep_last(capacity)
-            before, self.capacity = self._in_use(), capacity
-            self._move(width, n_targets, before)
+        if capacity == self.capacity and self._has_shape(width, n_targets):
+            return
+        self.keep_last(capacity)
+        before, self.capacity = self._in_use(), capacity
+        # For as many rows again, so that they are moved seldom.
+        shapes = {"X": (width,), "Y": (n_targets,), "weights": (), "losses": ()}
+        self._arrays = {name: np.empty((2 * capacity, *shape)) for name, shape in shapes.items()}
+        self._arrays["X"][: self.count] = np.nan  # of late columns
+        for name, old in before.items():
+            self._arrays[name][(slice(self.count), *map(slice, old.shape[1:]))] = old
+        self._used[1] = self.count
 
     @property
     def storage(self) -> object:
@@ -140,7 +134,7 @@ class RecentEvents(Noticed):
         return self._arrays
 
     def room(self, width: int, n_targets: int) -> dict[str, AnyArray]:
-        """Return where a kernel may add rows, of as many fields and targets, like `add`; empty if they do not fit.
+        """Return where a kernel may add rows, of as many fields and targets; empty if they do not fit.
 
         Besides the arrays of rows, "used" has the number of rows in use, at most `capacity`, and where they end.
         """
@@ -148,16 +142,6 @@ class RecentEvents(Noticed):
 
     def _has_shape(self, width: int, n_targets: int) -> bool:
         return (self._arrays["X"].shape, self._arrays["Y"].shape[1]) == ((2 * self.capacity, width), n_targets)
-
-    def _move(self, width: int, n_targets: int, before: Mapping[str, FloatArray]) -> None:
-        """Move these rows to the beginning of arrays with room for as many again, and for late columns."""
-        if not self._has_shape(width, n_targets):
-            shapes = {"X": (width,), "Y": (n_targets,), "weights": (), "losses": ()}
-            self._arrays = {name: np.empty((2 * self.capacity, *shape)) for name, shape in shapes.items()}
-            self._arrays["X"][: len(before["X"])] = np.nan
-        for name, old in before.items():
-            self._arrays[name][(slice(self.count), *map(slice, old.shape[1:]))] = old
-        self._used[1] = self.count
 
     def _in_use(self) -> dict[str, FloatArray]:
         used = slice(self._end - self.count, self._end)
@@ -267,7 +251,8 @@ class RecentEvents(Noticed):
         Y = array_of(arrays, "recent.Y", "float64", (m, family.n_targets(largest.n_rows) if m else None))
         weights = array_of(arrays, "recent.weights", "float64", (m,), least=0.0)
         found.capacity = int(array_of(arrays, f"{PREFIX}capacity", "int64", (1,), least=m, most=LARGEST_CAPACITY)[0])
-        found.add(X, Y, weights, losses)
+        found._arrays = {"X": X.copy(), "Y": Y.copy(), "weights": weights.copy(), "losses": losses.copy()}
+        found._used[:] = m
         if COUNTS in arrays:
             counts = array_of(arrays, COUNTS, "int64", (None,), least=1, most=n)
             require(0 < len(counts) <= 2, f"array {COUNTS} has {len(counts)} entries; 1 or 2 are possible")

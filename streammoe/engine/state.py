@@ -202,11 +202,6 @@ def _check_variances(variances: FloatArray, name: str) -> None:
     require((own > 0.0).all(), f"array {name} holds variances that are not above 0")
 
 
-def is_finite(state: MMState) -> bool:
-    """Return whether every number in the state is finite."""
-    return all(bool(np.isfinite(array).all()) for array in state)
-
-
 def moved(old: AnyArray, at: IntArray, size: int, axis: int = -1, new: float = 0.0) -> AnyArray:
     """Return an array of which an axis has another size, with the entries before at these indexes and `new` elsewhere.
 

@@ -99,8 +99,8 @@ class Context(Noticed):
         self.warmed_up_at = 0
         self.reported: set[tuple[int, str]] = set()
 
-    def copy(self, spare: Context | None = None) -> Context:
-        """Return an independent copy; arrays of `spare` may be reused."""
+    def copy(self) -> Context:
+        """Return an independent copy."""
         other = copy.copy(self)
         other.targets = self.targets.copy()
         other.encoder = self.encoder.copy()

@@ -457,7 +457,7 @@ class Learner:
 
     def snapshot(self, spare: Snapshot | None = None) -> Snapshot:
         """Copy everything that learning changes; the arrays of `spare` may be reused."""
-        return Snapshot(self.context.copy(spare and spare.context), self.phase.copy(spare and spare.phase))
+        return Snapshot(self.context.copy(), self.phase.copy(spare and spare.phase))
 
     def copy(self) -> Learner:
         """Return an independent learner, which goes on as this one would."""

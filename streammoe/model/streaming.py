@@ -17,7 +17,6 @@ from streammoe.engine.state import (
     UnsoundError,
     copy_array,
     copy_state,
-    is_finite,
     restart_average,
     state_arrays,
     unsound_parts,
@@ -434,7 +433,7 @@ class Streaming(Noticed, Phase):
         )
 
     def is_finite(self) -> bool:
-        return is_finite(self.leader.state) and (self.portfolio is None or self.portfolio.is_finite())
+        return not unsound_parts(self.leader.state) and (self.portfolio is None or self.portfolio.is_finite())
 
 
 def _report_idle(context: Context, mixture: Candidate, n: int) -> None:
