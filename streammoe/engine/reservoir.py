@@ -57,20 +57,19 @@ class Reservoir:
 
     def add(self, X: FloatArray, Y: FloatArray, weights: FloatArray) -> None:
         """Add rows in order, those without target excepted."""
-        rows, before = np.column_stack((weights, Y, X))[~np.isnan(Y[:, 0])], self.seen
-        self._first = 1 + Y.shape[1]
-        self.seen += len(rows)
+        known, before = np.flatnonzero(~np.isnan(Y[:, 0])), self.seen
+        self.seen += len(known)
         while self._next <= self.seen:
-            self._consider(rows[self._next - before - 1].copy())
+            at = known[self._next - before - 1]
+            self._consider(X[at], Y[at], weights[at])
 
     def add_one(self, row: FloatArray, target: Sequence[float], weight: float) -> None:
         """Add an event that has a target; the row, (1, F), is copied if it enters."""
         self.seen += 1
-        self._first = 1 + len(target)
         while self._next <= self.seen:
-            self._consider(np.concatenate([[weight], target, row[0]]))
+            self._consider(row[0], target, weight)
 
-    def _consider(self, row: FloatArray) -> None:
+    def _consider(self, x: FloatArray, target: Sequence[float] | FloatArray, weight: float) -> None:
         """Let the event that is the next to enter do so, unless it is only the first one of which that is not known."""
         place = self._places.item(self._at)
         if place < 0:
@@ -78,6 +77,9 @@ class Reservoir:
             return
         if self._is_shared:
             self._rows, self._is_shared = self._rows.copy(), False
+        first = self._first = 1 + len(target)
+        row = np.empty(first + len(x))
+        row[0], row[1:first], row[first:] = weight, target, x
         self._rows[place : place + 1] = [row]
         self._at += 1
         self._next = self._numbers.item(self._at)
