@@ -179,7 +179,7 @@ def fit_gathered(model: MixtureOfExperts, plan: FitPlan) -> Fit:
     """
     began = time.perf_counter()
     try:
-        done = fitting.fit_gathered(
+        descent, (_, targets, weights), scores = fitting.fit_gathered(
             model.learner,
             from_model=plan.start == "model",
             rounds=plan.rounds,
@@ -189,16 +189,16 @@ def fit_gathered(model: MixtureOfExperts, plan: FitPlan) -> Fit:
     except UnsoundError as error:
         raise not_converged(error) from error
     classify = model.is_classifier
-    squares = np.empty((0, 1)) if classify else (done.targets - done.predictions) ** 2
+    squares = np.empty((0, 1)) if classify else (targets - scores.predictions) ** 2
     return Fit(
         model=model,
         start=plan.start,
-        n=len(done.losses),
-        trace=done.descent.trace,
-        reason=done.descent.reason,
-        log_loss=_mean(done.losses, done.weights),
-        rmse=None if classify else math.sqrt(_mean(squares.mean(axis=1), done.weights)),
-        accuracy=_mean(done.predictions.argmax(axis=1) == done.targets[:, 0], done.weights) if classify else None,
+        n=len(scores.losses),
+        trace=descent.trace,
+        reason=descent.reason,
+        log_loss=_mean(scores.losses, weights),
+        rmse=None if classify else math.sqrt(_mean(squares.mean(axis=1), weights)),
+        accuracy=_mean(scores.predictions.argmax(axis=1) == targets[:, 0], weights) if classify else None,
         seconds=time.perf_counter() - began,
     )
 

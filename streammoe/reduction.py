@@ -51,10 +51,6 @@ class Reduced:
     divergences: FloatArray
     """(M,) divergence of each model from the reduced one, a bound in nats per event: of the gates, and of each expert
     from the reduced one that stands for it."""
-    shares: FloatArray
-    """(M, K) the part of each reduced expert that came from each model; columns add up to 1."""
-    support: int
-    """Number of rows at which the models were compared."""
 
 
 def reduce(
@@ -129,9 +125,8 @@ def reduce_with_details(
     new = type(first)(**as_arguments(first.options_type, {**first.arguments(), "n_experts": K}))
     reduction.prepare(new.learner, learners, parts)
     rows = _support(new.learner, learners, parts, support)
-    divergences, shares = reduction.reduce_learners(new.learner, learners, parts, rows, K, n, refine=refine)
-    back = np.argsort(order)
-    return Reduced(new, divergences[back], shares[back], len(rows))
+    divergences = reduction.reduce_learners(new.learner, learners, parts, rows, K, n, refine=refine)
+    return Reduced(new, divergences[np.argsort(order)])
 
 
 def _check(models: Sequence[Any], n_experts: object, names: Sequence[str]) -> None:

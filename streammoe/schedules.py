@@ -1,20 +1,16 @@
 """Step sizes γ_n: how much the n-th event counts, n = 1, 2, ….
 
-A new schedule is a `part` with two methods and two facts, and an entry in `SCHEDULES`; config files and checkpoints
+A new schedule is a `part` with a method and two facts, and an entry in `SCHEDULES`; config files and checkpoints
 read all of it from there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import cache
-from typing import ClassVar, NamedTuple, TypeAlias, cast
-
-import numpy as np
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple, TypeAlias
 
 from streammoe.fields import option, part
-from streammoe.types import FloatArray
 
 LARGEST = 1.0 - 1e-12
 """A step of 1 would forget everything before it, and the recursions divide by 1 − γ."""
@@ -27,8 +23,8 @@ class Power:
     γ_n = min(gamma0 · (n + offset)^(−alpha), 1 − 1e-12). With `alpha` 1 and `gamma0` 1 they give plain running means.
     Below 1, average the iterates.
 
-    >>> Power(1.0)(4), Power(1.0).steps(1, 3).round(3).tolist()
-    (0.25, [1.0, 0.5, 0.333])
+    >>> Power(1.0)(4)
+    0.25
     >>> Power(alpha=2)
     Traceback (most recent call last):
         ...
@@ -48,10 +44,6 @@ class Power:
         """Return γ of the n-th event, counted from 1."""
         return min(self.gamma0 * math.pow(n + self.offset, -self.alpha), LARGEST)
 
-    def steps(self, first: int, count: int) -> FloatArray:
-        """Return γ_n for n = first, …, first + count − 1, bit for bit as the scalar call."""
-        return _compiled_steps()(first, count, self.alpha, self.gamma0, self.offset)
-
 
 @part
 class Constant:
@@ -69,10 +61,6 @@ class Constant:
     def __call__(self, n: int) -> float:
         """Return γ of the n-th event, counted from 1."""
         return min(self.gamma, LARGEST)
-
-    def steps(self, first: int, count: int) -> FloatArray:
-        """Return γ_n for n = first, …, first + count − 1, bit for bit as the scalar call."""
-        return np.full(count, self(first))
 
 
 Schedule: TypeAlias = Power | Constant
@@ -100,29 +88,8 @@ class Restarted(NamedTuple):
         """Return γ of the n-th event, n > at."""
         return max(self.base(n), self.again(self.seen + n - self.at))
 
-    def steps(self, first: int, count: int) -> FloatArray:
-        """Return γ_n for n = first, …, first + count − 1, bit for bit as the scalar call."""
-        again = self.again.steps(self.seen + first - self.at, count)
-        return np.maximum(self.base.steps(first, count), again)
-
 
 Steps: TypeAlias = Schedule | Restarted
 """A source of step sizes."""
 SCHEDULES: Mapping[str, type[Schedule]] = {"power": Power, "constant": Constant}
 """The name of each schedule in config files and checkpoints."""
-
-
-# A compiled loop over the scalar power, because rounding in NumPy's vectorized one depends on an element's position in
-# the array, and a step must not depend on where a batch was cut.
-def _power_steps(first: int, count: int, alpha: float, gamma0: float, offset: float) -> FloatArray:
-    steps = np.empty(count)
-    for i in range(count):
-        steps[i] = min(gamma0 * math.pow(first + i + offset, -alpha), LARGEST)
-    return steps
-
-
-@cache
-def _compiled_steps() -> Callable[[int, int, float, float, float], FloatArray]:
-    import numba  # takes a second to import, which settings and help can do without
-
-    return cast("Callable[[int, int, float, float, float], FloatArray]", numba.njit(cache=True)(_power_steps))

@@ -13,8 +13,9 @@ from streammoe.engine.em import Em, statistics_at
 from streammoe.engine.interruption import FitCancelled, interruptible, is_cancelled, uncancellable
 from streammoe.engine.jobs import run_job
 from streammoe.engine.search import CandidateFit, as_streamed, chosen
-from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
+from streammoe.engine.state import UnsoundError, sound
 from streammoe.experts import Parameters
+from streammoe.kernels.state import MMState
 from streammoe.types import FloatArray, IntArray
 
 M_STEPS = 20
@@ -135,9 +136,7 @@ def fit(
             theta = run_job(chosen([CandidateFit(descent.objective, descent.theta) for descent in descents], em, folds))
             best = next(descent for descent in descents if descent.theta is theta)
             state = interruptible(em.work(len(theta.experts)), statistics_at, as_streamed(em), best.theta.copied())
-    if not is_sound(state):
-        raise UnsoundError(unsound_parts(state))
-    return best, state
+    return best, sound(state)
 
 
 def descend(

@@ -1,7 +1,4 @@
-"""A mixture, or one expert, bound to the kernel that learns rows of features (`streammoe.kernels.event`).
-
-What the kernel has to know is bound once: as long as a state learns, its arrays change in place and are not replaced.
-"""
+"""How a mixture, or one expert, is bound to the kernel that learns events (`streammoe.kernels.event`)."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streammoe.distributions.mixtures import LEVELS
-from streammoe.engine.mixture import Candidate, Scores, no_trace
+from streammoe.engine.mixture import NO_TRACE, Candidate, Scores
 from streammoe.engine.state import UnsoundError, unsound_parts
 from streammoe.experts import Family
 from streammoe.kernels.by_address import address_of
@@ -36,112 +33,88 @@ ROWS_AT_ONCE, WORK_AT_ONCE = 2048, 1e7
 """Most rows, and most multiply-adds in Gram matrices, of a call: others wait for its end, some milliseconds."""
 
 
-class BoundMixture:
-    """A mixture that learns rows of features one after the other.
+def learn_features(
+    family: Family,
+    candidate: Candidate,
+    steps: Steps,
+    W: FloatArray,
+    R: FloatArray,
+    Y: FloatArray,
+    weights: FloatArray,
+    *,
+    n_outputs: int,
+    single: tuple[float, float] | None = None,
+) -> Scores:
+    """Predict, score and learn rows in order by a mixture, changing its state and residual in place.
 
     Args:
         family: family of the experts.
         candidate: the mixture, with everything that its steps need.
         steps: their sizes.
+        W: (n, p_w) gate features.
+        R: (n, p_v) expert features.
+        Y: (n, Q) targets, NaN where a row is only to be predicted.
+        weights: (n,) above 0.
         n_outputs: Q, or the number of classes.
         single: for one expert without a gate, whose steps are n^−alpha, but never less than the first of these two
             numbers: serve the latest parameters, and leave out average and residual. By default the average serves.
 
-    Attributes:
-        candidate: the mixture; another one, or another state, has to be bound again.
+    Raises:
+        UnsoundError: a number is NaN or infinite, or a prediction is all but infinite; discard the candidate.
     """
-
-    def __init__(
-        self,
-        family: Family,
-        candidate: Candidate,
-        steps: Steps,
-        n_outputs: int,
-        *,
-        single: tuple[float, float] | None = None,
-    ) -> None:
-        self.candidate = candidate
-        state, residual, options = candidate
-        (K, N, p_v), p_w = state.experts.shape, state.gate.shape[1]
-        T, Q = family.n_targets(n_outputs), state.variances.shape[1]
-        self._K, self._M, self._Q = K, n_outputs, Q
-        module, shape = family.compiled(state.experts)
-        # A function, at which River ends its search for the memory of a model: kernels belong to the process.
-        self._kernel: Any = lambda: module.learn
-        self._rows_at_once = rows_at_once(K * p_v**2 + p_w**2)
-        kinds = (AVERAGE, LATEST) if single is None else (LEARNS,)
-        numbers = {
-            "F": p_v + p_w,
-            "T": T,
-            "M": n_outputs,
-            "Q": Q,
-            "K": K,
-            "N": N,
-            "p_w": p_w,
-            "p_v": p_v,
-            "m": len(kinds),
-        }
-        scratch = scratch_of(numbers, n_experts=K, widest=p_v)
-        row = np.empty(numbers["F"])
-        scratch |= {"raw": row, "held": row, "R": row[:p_v], "W": row[p_v:]}
-        average = {"gate": state.average_gate, "experts": state.average_experts, "variances": state.average_variances}
-        latest = {name: getattr(state, name) for name in SingleExpert._fields}
-        members = np.zeros((len(kinds), len(MEMBER_FIELDS)), dtype=np.int64)
-        for at, kind in enumerate(kinds):
-            arrays = average if kind == AVERAGE else {"gate": state.gate, **latest}
-            write_member(members[at], {"kind": kind, "K": K, "p": p_v}, {**arrays, "seen": row[:p_v]})
-        if steps.origin:
-            options = options._replace(origin=steps.origin)
-        own = options_arrays(options)
-        self._arrays = {
-            **scratch,
-            **{f"mixture_{name}": array for name, array in state._asdict().items()},
-            **own,
-            "member_options": np.tile(own["options"], (len(kinds), 1)),
-            "member_flags": own["flags"],
-            "shape": np.array(shape, dtype=np.float64),
-            "schedule": np.array(schedule_numbers(steps)),
-            "steps": np.tile((0.0, 1.0) if single is None else single, (len(kinds), 1)),
-            "members": members,
-            "residual": residual,
-            "outliers": np.zeros(1, dtype=np.int64),
-            "target_center": np.zeros(T),
-            "target_scale": np.ones(T),
-        }
-        numbers |= {"n_residual": len(residual), "n_experts": K, "has_features": 1, "learns": 1}
-        self._sizes = table_of(numbers | {"is_metric": family.is_metric}, self._arrays)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """A copy of the state has arrays of its own, to which nothing is bound."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(None), ()
-
-    def learn(
-        self, W: FloatArray, R: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool = False
-    ) -> Scores:
-        """Predict, score and learn rows in order, changing state and residual in place.
-
-        Args:
-            W: (n, p_w) gate features.
-            R: (n, p_v) expert features.
-            Y: (n, Q) targets, NaN where a row is only to be predicted.
-            weights: (n,) above 0.
-            traced: whether to record each expert's part.
-
-        Raises:
-            UnsoundError: a number is NaN or infinite, or a prediction is all but infinite; discard the candidate.
-        """
-        n, K, M, Q = len(R), self._K, self._M, self._Q
-        rows = np.concatenate([R, W], axis=1) if W.shape[1] else R
-        rows, Y, weights = (np.require(array, np.float64, ["C", "W"]) for array in (rows, Y, weights))
-        at = 2 + M + rows.shape[1]
-        out = np.empty((n, at + K * (1 + M + Q) + K if traced else 1 + M))
-        for start in range(0, n, self._rows_at_once):
-            piece = slice(start, start + self._rows_at_once)
-            if self._kernel()(self._sizes, rows[piece], Y[piece], weights[piece], out[piece]) & UNSOUND:
-                raise UnsoundError(unsound_parts(self.candidate.state) or ["prediction"])
-        return Scores(out[:, 0], out[:, 1 : 1 + M], trace_of(out[:, at:], K, M, Q) if traced else no_trace())
+    state, residual, options = candidate
+    (K, N, p_v), p_w = state.experts.shape, state.gate.shape[1]
+    T, Q = family.n_targets(n_outputs), state.variances.shape[1]
+    module, shape = family.compiled(state.experts)
+    kinds = (AVERAGE, LATEST) if single is None else (LEARNS,)
+    numbers = {
+        "F": p_v + p_w,
+        "T": T,
+        "M": n_outputs,
+        "Q": Q,
+        "K": K,
+        "N": N,
+        "p_w": p_w,
+        "p_v": p_v,
+        "m": len(kinds),
+    }
+    scratch = scratch_of(numbers, n_experts=K, widest=p_v)
+    row = np.empty(numbers["F"])
+    scratch |= {"raw": row, "held": row, "R": row[:p_v], "W": row[p_v:]}
+    average = {"gate": state.average_gate, "experts": state.average_experts, "variances": state.average_variances}
+    latest = {name: getattr(state, name) for name in SingleExpert._fields}
+    members = np.zeros((len(kinds), len(MEMBER_FIELDS)), dtype=np.int64)
+    for at, kind in enumerate(kinds):
+        of_kind = average if kind == AVERAGE else {"gate": state.gate, **latest}
+        write_member(members[at], {"kind": kind, "K": K, "p": p_v}, {**of_kind, "seen": row[:p_v]})
+    if steps.origin:
+        options = options._replace(origin=steps.origin)
+    own = options_arrays(options)
+    arrays = {
+        **scratch,
+        **{f"mixture_{name}": array for name, array in state._asdict().items()},
+        **own,
+        "member_options": np.tile(own["options"], (len(kinds), 1)),
+        "member_flags": own["flags"],
+        "shape": np.array(shape, dtype=np.float64),
+        "schedule": np.array(schedule_numbers(steps)),
+        "steps": np.tile((0.0, 1.0) if single is None else single, (len(kinds), 1)),
+        "members": members,
+        "residual": residual,
+        "outliers": np.zeros(1, dtype=np.int64),
+        "target_center": np.zeros(T),
+        "target_scale": np.ones(T),
+    }
+    numbers |= {"n_residual": len(residual), "n_experts": K, "has_features": 1, "learns": 1}
+    sizes = table_of(numbers | {"is_metric": family.is_metric}, arrays)
+    rows = np.concatenate([R, W], axis=1) if W.shape[1] else R
+    rows, Y, weights = (np.require(array, np.float64, ["C", "W"]) for array in (rows, Y, weights))
+    out, at_once = np.empty((len(R), 1 + n_outputs)), rows_at_once(K * p_v**2 + p_w**2)
+    for start in range(0, len(R), at_once):
+        piece = slice(start, start + at_once)
+        if module.learn(sizes, rows[piece], Y[piece], weights[piece], out[piece]) & UNSOUND:
+            raise UnsoundError(unsound_parts(state) or ["prediction"])
+    return Scores(out[:, 0], out[:, 1:], NO_TRACE)
 
 
 def rows_at_once(work: float) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from streammoe.experts import Family
@@ -23,33 +22,22 @@ class Shape(NamedTuple):
     p_v: int
 
 
-def row_cost(family: Family, shape: Shape) -> float:
-    """Estimate the multiply-adds of one row in one round of EM, up to a constant factor."""
-    return _row_cost(family, shape, _softmax_cost)
+def row_cost(family: Family, shape: Shape, *, has_matrices: bool = False) -> float:
+    """Estimate the multiply-adds of one row in one round of EM, up to a constant factor.
 
-
-def row_cost_with_matrices(family: Family, shape: Shape) -> float:
-    """Estimate the multiply-adds of one row in a round that builds every Gram matrix, as the end of a fit does."""
-    return _row_cost(family, shape, _softmax_cost_with_matrix)
-
-
-def is_without_matrices(family: Family, shape: Shape) -> bool:
-    """Return whether rounds of EM build no Gram matrix of the experts' features."""
-    return not family.n_variances(1) and is_conjugate(shape.n_rows, shape.p_v)
-
-
-def _row_cost(family: Family, shape: Shape, softmax_cost: Callable[[int, int], float]) -> float:
+    Args:
+        family: family of the experts.
+        shape: the size of the mixture.
+        has_matrices: whether it is a round that builds every Gram matrix, as the end of a fit does.
+    """
     K, N, p_w, p_v = shape
-    experts = K * p_v**2 if family.n_variances(1) else K * softmax_cost(N, p_v)
-    return max(experts + softmax_cost(K - 1, p_w), 1.0)
+    experts = K * p_v**2 if family.n_variances(1) else K * _softmax_cost(N, p_v, has_matrices)
+    return max(experts + _softmax_cost(K - 1, p_w, has_matrices), 1.0)
 
 
-def _softmax_cost(free: int, p: int) -> float:
-    if is_conjugate(free, p):
-        return free * (EXPONENTIAL + (SWEEPS + 2 * CONJUGATE_ROUNDS) * p)
-    return _softmax_cost_with_matrix(free, p)
-
-
-def _softmax_cost_with_matrix(free: int, p: int) -> float:
-    size = free * p
-    return (2 * p**2 if is_conjugate(free, p) else size**2) + free * (EXPONENTIAL + SWEEPS * p)
+def _softmax_cost(free: int, p: int, has_matrix: bool) -> float:
+    if not is_conjugate(free, p):
+        return (free * p) ** 2 + free * (EXPONENTIAL + SWEEPS * p)
+    if has_matrix:
+        return 2 * p**2 + free * (EXPONENTIAL + SWEEPS * p)
+    return free * (EXPONENTIAL + (SWEEPS + 2 * CONJUGATE_ROUNDS) * p)

@@ -8,6 +8,7 @@ at the end of a block, and does not depend on how events were grouped into batch
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import NamedTuple
 
 import numpy as np
@@ -75,15 +76,7 @@ class DriftDetector:
 
     def copy(self) -> DriftDetector:
         """Return an independent copy."""
-        other = DriftDetector()
-        other._set(self.arrays())
-        return other
-
-    def __deepcopy__(self, memo: dict[int, object]) -> DriftDetector:
-        return self.copy()
-
-    def __reduce__(self) -> tuple[object, tuple[object]]:
-        return DriftDetector.from_arrays, (self.arrays(),)
+        return deepcopy(self)
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return the whole state as named arrays."""
@@ -103,18 +96,10 @@ class DriftDetector:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
         detector = cls()
-        found: dict[str, AnyArray] = {}
         for name, own in detector.arrays().items():
-            counts = name == "drift.counts"
-            least, most = (0.0, LARGEST_COUNT) if counts else (-np.inf, np.inf)
-            found[name] = array_of(arrays, name, str(own.dtype), own.shape, least=least, most=most)
-        filled = int(found["drift.counts"][0])
+            least, most = (0.0, LARGEST_COUNT) if own is detector._counts else (-np.inf, np.inf)
+            own[:] = array_of(arrays, name, str(own.dtype), own.shape, least=least, most=most)
+        filled = int(detector._counts[0])
         require(filled < BLOCK, f"array drift.counts has {filled} losses in a block of {BLOCK}")
-        require((found["drift.usual"][1:3] >= 0.0).all(), "array drift.usual holds deviations below 0")
-        detector._set(found)
+        require((detector._usual[1:3] >= 0.0).all(), "array drift.usual holds deviations below 0")
         return detector
-
-    def _set(self, arrays: Mapping[str, AnyArray]) -> None:
-        self._block[:], self._counts[:] = arrays["drift.block"], arrays["drift.counts"]
-        self._usual[:], self._last[:] = arrays["drift.usual"], arrays["drift.last"]
-        self._sums[:] = arrays["drift.sums"]

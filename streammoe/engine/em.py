@@ -8,24 +8,24 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.columns.outliers import MAX_ERROR_SHARE, winsorised
-from streammoe.engine.cost import Shape, row_cost, row_cost_with_matrices
+from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.jobs import Job, run_job
-from streammoe.engine.mixture import no_trace
-from streammoe.engine.state import MMState, state_at
+from streammoe.engine.mixture import NO_TRACE
+from streammoe.engine.state import state_at
 from streammoe.experts import Family, Parameters
+from streammoe.experts.on_sums import gate_prior
 from streammoe.kernels.batch import (
     HALVINGS,
     collect_gram,
     fit_softmax,
     gate_bends,
     majorize_softmax,
-    prior_quadratic,
     softmax_objective,
     softmax_rows,
 )
 from streammoe.kernels.linalg import VANISHED
-from streammoe.kernels.state import LearningOptions, Prior
+from streammoe.kernels.state import LearningOptions, MMState, Prior
 from streammoe.types import BoolArray, FloatArray
 
 TOLERANCE = 1e-7
@@ -59,6 +59,15 @@ class Buffer(NamedTuple):
         return Buffer(*(np.ascontiguousarray(array[chosen]) for array in self))
 
 
+def scaled_prior(family: Family, options: LearningOptions, W: FloatArray, R: FloatArray, n_outputs: int) -> Prior:
+    """Return the prior of a model that has seen nothing but the scale of these features."""
+    prior = family.unit_prior(options.prior_strength, W.shape[1], R.shape[1], n_outputs)
+    gate, experts = (np.mean(X * X, axis=0) for X in (W, R))
+    return prior._replace(
+        gate_gram=np.where(gate > VANISHED, gate, 1.0), expert_gram=np.where(experts > VANISHED, experts, 1.0)
+    )
+
+
 def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: LearningOptions) -> Job[Prior]:
     """Derive the prior from a buffer: the scale of the features, and a fit of one expert to the targets.
 
@@ -67,14 +76,7 @@ def one_expert_prior(family: Family, buffer: Buffer, n_outputs: int, options: Le
     R, weights = winsorised(buffer.R), buffer.weights
     W = R if buffer.W is buffer.R else winsorised(buffer.W)
     Y = winsorised(buffer.Y, share=MAX_ERROR_SHARE) if family.is_metric else buffer.Y
-    prior = family.unit_prior(options.prior_strength, W.shape[1], R.shape[1], n_outputs)
-    squares = np.mean(R * R, axis=0)
-    gate_squares = np.mean(W * W, axis=0)
-    prior = prior._replace(
-        gate_gram=np.where(gate_squares > VANISHED, gate_squares, 1.0),
-        expert_gram=np.where(squares > VANISHED, squares, 1.0),
-        variance_floor=options.variance_floor,
-    )
+    prior = scaled_prior(family, options, W, R, n_outputs)._replace(variance_floor=options.variance_floor)
     one = Parameters(
         np.zeros((0, W.shape[1])),
         np.zeros((1, *prior.experts.shape)),
@@ -102,23 +104,16 @@ class Em(NamedTuple):
     prior: Prior
     options: LearningOptions
 
-    def work(self, n_experts: int) -> float:
-        """Estimate the multiply-adds of one round with so many experts, up to a constant factor."""
-        return float(len(self.buffer.R) * row_cost(self.family, self._shape(n_experts)))
-
-    def statistics_work(self, n_experts: int) -> float:
-        """Estimate the multiply-adds of `statistics` of so many experts, up to the same factor."""
-        return float(len(self.buffer.R) * row_cost_with_matrices(self.family, self._shape(n_experts)))
-
-    def _shape(self, n_experts: int) -> Shape:
-        return Shape(n_experts, len(self.prior.experts), self.buffer.W.shape[1], self.buffer.R.shape[1])
+    def work(self, n_experts: int, *, has_matrices: bool = False) -> float:
+        """Estimate the multiply-adds of a round with so many experts, or of `statistics`; see `row_cost`."""
+        shape = Shape(n_experts, len(self.prior.experts), self.buffer.W.shape[1], self.buffer.R.shape[1])
+        return float(len(self.buffer.R) * row_cost(self.family, shape, has_matrices=has_matrices))
 
     def e_step(self, theta: Parameters) -> tuple[float, FloatArray]:
         """Return the penalized log-likelihood per event, and responsibilities (n, K)."""
         losses, tau = self._score(theta)
-        zeros = np.zeros_like(theta.gate)
-        bent = prior_quadratic(theta.gate, zeros, self.prior.gate_gram, self.options.curvature)
-        total = self.family.log_prior(theta, self.prior, self.options) - 0.5 * self.prior.strength * bent
+        penalty = gate_prior(self.prior, self.options, theta.gate).penalty(theta.gate)
+        total = self.family.log_prior(theta, self.prior, self.options) - penalty
         return (total - float(np.sum(self.buffer.weights * losses))) / len(losses), tau
 
     def losses(self, theta: Parameters) -> FloatArray:
@@ -135,7 +130,7 @@ class Em(NamedTuple):
         losses = np.empty(n)
         tau = np.empty((n, len(theta.experts)))
         predictions = np.empty((n, Y.shape[1] if self.family.is_metric else theta.experts.shape[1] + 1))
-        self.family.score_rows(*theta, W, R, Y, losses, predictions, tau, no_trace())
+        self.family.score_rows(*theta, W, R, Y, losses, predictions, tau, NO_TRACE)
         return losses, tau
 
     def m_step(self, theta: Parameters, tau: FloatArray, rounds: int = 1) -> None:
@@ -149,20 +144,9 @@ class Em(NamedTuple):
 
     def fit_gate(self, theta: Parameters, tau: FloatArray, rounds: int) -> None:
         """Fit the gate alone to responsibilities times weights, in place."""
-        work = rounds * self.work(len(theta.experts))
-        interruptible(
-            work,
-            fit_softmax,
-            theta.gate,
-            self.prior.strength,
-            self.prior.gate_gram,
-            np.zeros_like(theta.gate),
-            self.options.curvature,
-            tau,
-            self.buffer.W,
-            len(theta.gate),
-            rounds,
-        )
+        work, gate = rounds * self.work(len(theta.experts)), theta.gate
+        own = gate_prior(self.prior, self.options, gate)
+        interruptible(work, fit_softmax, gate, *own, tau, self.buffer.W, len(gate), rounds)
 
     def run(self, theta: Parameters, rounds: int) -> float:
         """Run rounds in place until the gain per event is below `TOLERANCE`; return the penalized log-likelihood."""
@@ -247,20 +231,21 @@ def statistics(em: Em, theta: Parameters) -> Job[MMState]:
     tau *= em.buffer.weights[:, None]
     shares = np.empty_like(tau)
     softmax_rows(theta.gate, em.buffer.W, K - 1, shares)
-    if em.statistics_work(K) <= PIECE:
+    work = em.work(K, has_matrices=True)
+    if work <= PIECE:
         expert_grams = em.family.settle(theta, em.prior, em.options, tau, em.buffer.R, em.buffer.Y)
         state = _settled(em, theta, tau, shares, expert_grams)
-        yield em.statistics_work(K)
+        yield work
         return state
-    work = em.statistics_work(K) / (K + 1)
-    expert_grams = yield from _settle_each(em, theta, tau)
+    work /= K + 1
+    expert_grams = yield from _settle_each(em, theta, tau, work)
     state = interruptible(work, _settled, em, theta, tau, shares, expert_grams)
     yield work
     return state
 
 
-def _settle_each(em: Em, theta: Parameters, tau: FloatArray) -> Job[FloatArray]:
-    """Return what the family's `settle` does, one expert after the other."""
+def _settle_each(em: Em, theta: Parameters, tau: FloatArray, work: float) -> Job[FloatArray]:
+    """Return what the family's `settle` does, one expert after the other, which is so much work each."""
     family, (_, R, Y, _), prior, options = em
     n, K = tau.shape
     share = prior._replace(strength=prior.strength / K)
@@ -268,8 +253,8 @@ def _settle_each(em: Em, theta: Parameters, tau: FloatArray) -> Job[FloatArray]:
     for k in range(K):
         one = Parameters(theta.gate[:0], theta.experts[k : k + 1], theta.variances[k : k + 1])
         own = np.ascontiguousarray(tau[:, k : k + 1])
-        grams.append(interruptible(em.statistics_work(K) / (K + 1), family.settle, one, share, options, own, R, Y)[0])
-        yield em.statistics_work(K) / (K + 1)
+        grams.append(interruptible(work, family.settle, one, share, options, own, R, Y)[0])
+        yield work
     # One expert alone divides by the rows and its own share of the prior.
     found: FloatArray = np.stack(grams) * ((n + share.strength) / (n + prior.strength))
     return found
@@ -293,49 +278,51 @@ def _settled(em: Em, theta: Parameters, tau: FloatArray, shares: FloatArray, exp
     gate_gram = np.empty((W.shape[1], W.shape[1]))
     collect_gram(W, curvatures * weights, prior.strength, prior.gate_gram, total, gate_gram)
     pushes = np.ascontiguousarray((shares * weights[:, None] - tau)[:, :-1])
-    before = theta.gate.copy()
-    majorize_softmax(
-        theta.gate,
-        gate_gram,
-        prior.strength,
-        prior.gate_gram,
-        np.zeros_like(theta.gate),
-        options.curvature,
-        pushes,
-        W,
-        total,
-    )
+    before, own = theta.gate.copy(), gate_prior(prior, options, theta.gate)
+    majorize_softmax(theta.gate, gate_gram, *own, pushes, W, total)
+
+    def objective(gate: FloatArray) -> float:
+        return float(softmax_objective(gate, *own, tau, W, len(gate)))
+
     if options.bound_share < 1.0:
-        shortened(before, theta.gate, lambda gate: _gate_objective(em, gate, tau))
-    return _state(em, theta, tau, gate_gram, expert_grams)
+        shortened(before, theta.gate, objective)
+    p_w, p_v = (int(np.any(X != 0.0, axis=0).sum()) for X in (W, em.buffer.R))
+    return state_of(theta, prior, n, tau.sum(axis=0), gate_gram, expert_grams, (p_w, p_v))
 
 
-def _state(em: Em, theta: Parameters, tau: FloatArray, gate_gram: FloatArray, expert_grams: FloatArray) -> MMState:
-    """Return the state at θ, given responsibilities times weights, and the averages of the curvature."""
-    _, (W, R, _, _), prior, _ = em
-    n, K = tau.shape
-    total = n + prior.strength
-    p_w, p_v = (int(np.any(X != 0.0, axis=0).sum()) for X in (W, R))
-    return state_at(
+def state_of(
+    theta: Parameters,
+    prior: Prior,
+    n: int,
+    masses: FloatArray,
+    gate_gram: FloatArray,
+    expert_grams: FloatArray,
+    features: tuple[int, int] = (0, 0),
+) -> MMState:
+    """Return the state at θ that has learned n rows, with the prior as `prior.strength` more.
+
+    Args:
+        theta: θ.
+        prior: the prior.
+        n: number of rows.
+        masses: (K,) sums of responsibilities times weights.
+        gate_gram, expert_grams: averages of the curvature, with the prior.
+        features: numbers of features of gate and experts that are not always 0; others add no parameters.
+    """
+    (K, N, _), (p_w, p_v), total = theta.experts.shape, features, n + prior.strength
+    n_free = (K - 1) * p_w + K * N * p_v + theta.variances.size
+    state = state_at(
         gate=theta.gate,
         experts=theta.experts,
         variances=theta.variances,
-        masses=(tau.sum(axis=0) + prior.strength / K) / total,
+        masses=(masses + prior.strength / K) / total,
         gate_gram=gate_gram,
         expert_grams=expert_grams,
         prior=prior,
         n=n,
         prior_weight=prior.strength / total,
-    )._replace(n_average=np.array([iterates(n, p_w, p_v, theta)]))
-
-
-def _gate_objective(em: Em, gate: FloatArray, tau: FloatArray) -> float:
-    """Return what a gate explains of responsibilities times weights, with the prior."""
-    prior, zeros, curvature = em.prior, np.zeros_like(gate), em.options.curvature
-    found: float = softmax_objective(
-        gate, prior.strength, prior.gate_gram, zeros, curvature, tau, em.buffer.W, len(gate)
     )
-    return found
+    return state._replace(n_average=np.array([max(int(ITERATES_A_ROW * (n - n_free)), 1)]))
 
 
 def shortened(before: FloatArray, gate: FloatArray, objective: Callable[[FloatArray], float]) -> None:
@@ -349,13 +336,3 @@ def shortened(before: FloatArray, gate: FloatArray, objective: Callable[[FloatAr
             return
         gate += 0.5 * (before - gate)
     gate[:] = before
-
-
-def iterates(n: int, p_w: int, p_v: int, theta: Parameters) -> int:
-    """Return how many iterates a fit to n rows counts for in the served average.
-
-    `p_w` and `p_v` are the numbers of features that are not always 0; others add no parameters.
-    """
-    K, N, _ = theta.experts.shape
-    free = (K - 1) * p_w + K * N * p_v + theta.variances.size
-    return max(int(ITERATES_A_ROW * (n - free)), 1)

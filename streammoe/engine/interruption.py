@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any, ParamSpec, TypeVar
 
@@ -38,23 +38,22 @@ class FitCancelled(BaseException):
     """
 
 
-@contextmanager
-def cancellable(stop_requested: Callable[[], bool]) -> Iterator[None]:
+def cancellable(stop_requested: Callable[[], bool]) -> AbstractContextManager[None]:
     """Let fits within the block raise `FitCancelled` half a second after `stop_requested` first returns true.
 
     Nearly all fits end within that time, and nothing is lost.
     """
-    token = _stop_requested.set(_after_grace(stop_requested))
-    try:
-        yield
-    finally:
-        _stop_requested.reset(token)
+    return _asking(_after_grace(stop_requested))
+
+
+def uncancellable() -> AbstractContextManager[None]:
+    """Let computations within the block finish even if a stop is requested."""
+    return _asking(None)
 
 
 @contextmanager
-def uncancellable() -> Iterator[None]:
-    """Let computations within the block finish even if a stop is requested."""
-    token = _stop_requested.set(None)
+def _asking(stop_requested: Callable[[], bool] | None) -> Iterator[None]:
+    token = _stop_requested.set(stop_requested)
     try:
         yield
     finally:

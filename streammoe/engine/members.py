@@ -14,21 +14,20 @@ from typing import Literal, NamedTuple, Self, TypeAlias
 import numpy as np
 
 from streammoe.checked import LARGEST_COUNT, array_of, require
-from streammoe.engine.bound_mixture import BoundMixture
+from streammoe.engine.bound_mixture import learn_features
+from streammoe.engine.cost import Shape
 from streammoe.engine.mixture import Candidate, Scores, learning_options
 from streammoe.engine.products import MOST_FEATURES, features_of, linear
-from streammoe.engine.state import MMState, copy_state, is_finite, restored_state, state_at, widen, with_class
+from streammoe.engine.state import copy_state, restored_state, state_at, widen, with_class
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.features import CENTERED_AT
-from streammoe.kernels.state import LearningOptions, SingleExpert
+from streammoe.kernels.state import LearningOptions, MMState, SingleExpert
 from streammoe.schedules import Constant, Power, Schedule
 from streammoe.types import AnyArray, FloatArray, IntArray
 
 Sees: TypeAlias = Literal["all", "nothing", "series", "products"]
 EVENTS_PER_FEATURE = 8
 """Least number of events that count in `curved`, for each of its features."""
-ROWS_AT_ONCE = 4096
-"""Number of rows whose features are in memory at once."""
 NEGLIGIBLE = 1e-3
 """A member of less weight does not matter."""
 PATIENCE = 2
@@ -208,9 +207,10 @@ class Single:
             seen = with_series(R, Y, self.n_lags, n_outputs, is_metric=self._family.is_metric)
             seen[: max(CENTERED_AT + 1 - int(self.state.n[0]), 0), 1 : 1 + self.n_series] = 0.0
         seen = seen if self.terms is None else features_of(R, self.terms)
-        candidate = Candidate(self.state, np.empty(0), self.options)
-        bound = BoundMixture(self._family, candidate, self._schedule, n_outputs, single=self.steps)
-        return bound.learn(np.empty((len(R), 0)), seen, Y, weights)
+        one, W = Candidate(self.state, np.empty(0), self.options), np.empty((len(R), 0))
+        return learn_features(
+            self._family, one, self._schedule, W, seen, Y, weights, n_outputs=n_outputs, single=self.steps
+        )
 
     def widen(self, expert_at: IntArray, p_v: int, n_features: int) -> None:
         """Adapt to new features, of which `n_features` are not padding.
@@ -279,10 +279,6 @@ class Single:
         other._take(copy_state(self.state, None if spare is None else spare.state))  # noqa: SLF001 - of the same class
         return other
 
-    def is_finite(self) -> bool:
-        """Return whether every number is finite."""
-        return is_finite(self.state)
-
     def arrays(self) -> Mapping[str, AnyArray]:
         """Return everything that affects future learning, as arrays named ``name.array``."""
         own: dict[str, AnyArray] = {f"{self.name}.{name}": array for name, array in self.expert._asdict().items()}
@@ -324,8 +320,8 @@ class Single:
             require(notes[2] <= 1, f"array {place}_notes ends with {notes[2]}; the last one is 0 or 1")
         n_series = series_width(n_outputs, n_lags)
         width = p_v + n_series if terms is None else len(terms)
-        sizes = {"n_experts": 1, "n_outputs": n_outputs, "p_w": 0, "p_v": width}
-        state = restored_state(given, place, family, **sizes, saved=SingleExpert._fields)
+        shape = Shape(1, family.n_rows(n_outputs), 0, width)
+        state = restored_state(given, place, family, shape, saved=SingleExpert._fields)
         counted = int(state.n[0])
         require(counted <= n, f"array {place}.n counts {counted} events, but the mixture has learned {n}")
         return cls(kind, family, bound, state, terms, notes, n_lags, n_series)

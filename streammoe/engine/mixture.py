@@ -8,13 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.engine.state import state_at
-from streammoe.errors import ConfigError
 from streammoe.experts import Family, Parameters
-from streammoe.kernels.state import LearningOptions, MMState, Trace
+from streammoe.kernels.state import LearningOptions, MMState, Prior, Trace
 from streammoe.schedules import Schedule
 from streammoe.types import FloatArray
 
-BOUNDS = ("sharp", "adaptive", "tight", "paper")
 SHARP = 0.1
 """Least part of the adaptive bound that a gate's curvature below it is."""
 TORN = (
@@ -80,12 +78,8 @@ def blank_trace(n: int) -> Trace:
     return Trace(np.empty((n, 0)), none, none, none, np.empty((n, 0, 2, 0)))
 
 
-_NO_TRACE = blank_trace(0)
-
-
-def no_trace() -> Trace:
-    """Return the trace of no rows, for callers that do not request one."""
-    return _NO_TRACE
+NO_TRACE = blank_trace(0)
+"""The trace where none is requested."""
 
 
 def curvature(bound: str, free: int) -> tuple[float, float]:
@@ -97,9 +91,6 @@ def curvature(bound: str, free: int) -> tuple[float, float]:
     >>> curvature("tight", 1), curvature("paper", 3)[1]
     ((2.0, 1.0), 0.6666666666666666)
     """
-    if bound not in BOUNDS:
-        rule = f"bound: {bound!r} is not known; choose one of {', '.join(BOUNDS)}"
-        raise ConfigError(rule)
     if bound == "paper" and free >= 1:
         return 4.0 / 3.0, 2.0 / free
     return 2.0, 1.0
@@ -127,9 +118,6 @@ def learning_options(
         top_k: how many experts learn from an event; by default all.
         span: events of the rarest expert that a step has to span, unless steps are constant.
     """
-    if averaging not in AVERAGING:
-        rule = f"averaging: {averaging!r} is not known; choose one of 'polyak', 'decay', 'exponential', None"
-        raise ConfigError(rule)
     return LearningOptions(
         prior_strength=float(prior_strength),
         curvature=curvature(bound, n_experts - 1),
@@ -145,29 +133,16 @@ def learning_options(
     )
 
 
-def random_start(
-    family: Family,
-    *,
-    n_experts: int,
-    p_w: int,
-    p_v: int,
-    n_outputs: int,
-    prior_strength: float,
-    seed: int,
-    n_features: int | None = None,
-) -> MMState:
+def random_start(family: Family, prior: Prior, n_experts: int, n_features: int, seed: int) -> MMState:
     """Return a state without warm-up: the prior's statistics, with random coefficients so that experts can differ.
 
-    Args:
-        n_features: how many of the p_v expert features are not padding; by default all.
+    These are of so many expert features, which are not padding.
     """
     rng = np.random.default_rng(seed)
-    prior = family.unit_prior(prior_strength, p_w, p_v, n_outputs)
-    n_rows = family.n_rows(n_outputs)
+    (n_rows, p_v), p_w = prior.experts.shape, len(prior.gate_gram)
     experts = np.zeros((n_experts, n_rows, p_v))
     if n_experts > 1:
-        used = p_v if n_features is None else n_features
-        experts[:, :, :used] = rng.normal(size=(n_experts, n_rows, used))
+        experts[:, :, :n_features] = rng.normal(size=(n_experts, n_rows, n_features))
     return state_at(
         gate=np.zeros((n_experts - 1, p_w)),
         experts=experts,
@@ -181,16 +156,20 @@ def random_start(
     )
 
 
-def new_residual(family: Family, state: MMState, n_outputs: int) -> FloatArray:
+def new_residual(state: MMState) -> FloatArray:
     """Return the running means behind `convergence_residual`, with nothing in them yet."""
-    K, _, p_v = state.experts.shape
-    p_w = state.gate_gram.shape[0]
-    return np.zeros(p_w * p_w + (K - 1) * p_w + K * family.residual_size(n_outputs, p_v) + 2)
+    (K, N, p_v), p_w = state.experts.shape, state.gate_gram.shape[0]
+    return np.zeros(p_w * p_w + (K - 1) * p_w + K * (p_v * p_v + N * p_v + 1) + state.variances.size + 2)
 
 
 def served_parameters(state: MMState) -> Parameters:
     """Return the averaged parameters."""
     return Parameters(state.average_gate, state.average_experts, state.average_variances)
+
+
+def latest_parameters(state: MMState) -> Parameters:
+    """Return the parameters of the latest iterate."""
+    return Parameters(state.gate, state.experts, state.variances)
 
 
 def score(
@@ -215,16 +194,12 @@ def score(
     losses = np.empty(len(W))
     predictions = np.empty((len(W), n_outputs))
     responsibilities = np.empty((len(W), len(theta.experts)))
-    trace = _trace(theta.experts, theta.variances, len(W), n_outputs) if traced else no_trace()
+    n, trace = len(W), NO_TRACE
+    if traced:
+        own = np.empty((n, K)), np.empty((n, K, n_outputs)), np.empty((n, K, theta.variances.shape[1]))
+        trace = Trace(*own, *blank_trace(n)[3:])
     family.score_rows(*theta, W, R, targets, losses, predictions, responsibilities, trace)
     return Scores(losses, predictions, trace), responsibilities
-
-
-def _trace(experts: FloatArray, variances: FloatArray, n: int, n_outputs: int) -> Trace:
-    K = len(experts)
-    shape = (n, K, variances.shape[1])
-    own = np.empty((n, K)), np.empty((n, K, n_outputs)), np.empty(shape)
-    return Trace(*own, *blank_trace(n)[3:])
 
 
 def convergence_residual(residual: FloatArray) -> float:

@@ -7,6 +7,7 @@ share w_i g_ik(x) (docs/algorithm.md, "The served portfolio").
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -19,11 +20,11 @@ from streammoe.engine import mixture
 from streammoe.engine.members import CURVED, KINDS, SERIES, Single
 from streammoe.engine.mixture import Scores
 from streammoe.engine.products import features_of
-from streammoe.engine.state import MMState, copy_array
+from streammoe.engine.state import copy_array, unsound_parts
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.calibration import DOUBT, LEAST, LEAST_STRETCH, MEMORY, PARTS, PRIOR, gains_of, shares_of
 from streammoe.kernels.portfolio import LEAST_WEIGHT, MOST_REMEMBERED, combine, combine_means
-from streammoe.kernels.state import Trace
+from streammoe.kernels.state import MMState, Trace
 from streammoe.replacements import Noticed
 from streammoe.types import AnyArray, FloatArray, IntArray
 
@@ -133,28 +134,29 @@ class Trust(NamedTuple):
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values.
         """
-        sizes = {"weights": n_members, "mean_weights": 1 + n_members}
-        found: dict[str, AnyArray] = {}
-        for name, size in sizes.items():
-            where = f"{PREFIX}{prefix}{name}"
-            weights = array_of(arrays, where, "float64", (size,), least=LEAST_SAVED, most=1.0)
-            total = float(weights.sum())
-            require(abs(total - 1.0) <= SUM_TOLERANCE, f"array {where} adds up to {total}; weights add up to 1")
-            found[name] = weights
-        for name in ("surprise", "mean_surprise"):
-            found[name] = array_of(arrays, f"{PREFIX}{prefix}{name}", "float64", (1,), least=0.0, most=MOST_REMEMBERED)
-        found["mean_squares"] = array_of(arrays, f"{PREFIX}{prefix}mean_squares", "float64", (n_outputs,), least=0.0)
-        found["mean_count"] = array_of(
-            arrays, f"{PREFIX}{prefix}mean_count", "int64", (1,), least=0, most=LARGEST_COUNT
-        )
-        where, most = f"{PREFIX}{prefix}ranks", PRIOR + MEMORY
-        found["ranks"] = array_of(arrays, where, "float64", (n_outputs, PARTS), least=0.9 * PRIOR / PARTS)
-        largest = found["ranks"].sum(axis=1).max(initial=0.0)
-        require(largest <= most + SUM_TOLERANCE, f"array {where} has rows that add up to {largest}, above {most:g}")
-        where = f"{PREFIX}{prefix}belief"
-        found["belief"] = array_of(arrays, where, "float64", (n_outputs,), least=0.9 * LEAST, most=1.0 - 0.9 * LEAST)
-        where, shape = f"{PREFIX}{prefix}stretch", (n_outputs, 2, len(LEVELS))
-        found["stretch"] = array_of(arrays, where, "float64", shape, least=LEAST_STRETCH, most=MOST_STRETCH)
+        Q, m = n_outputs, n_members
+        declared: dict[str, tuple[tuple[int, ...], float, float]] = {
+            "weights": ((m,), LEAST_SAVED, 1.0),
+            "surprise": ((1,), 0.0, MOST_REMEMBERED),
+            "mean_weights": ((1 + m,), LEAST_SAVED, 1.0),
+            "mean_surprise": ((1,), 0.0, MOST_REMEMBERED),
+            "mean_squares": ((Q,), 0.0, math.inf),
+            "mean_count": ((1,), 0.0, LARGEST_COUNT),
+            "ranks": ((Q, PARTS), 0.9 * PRIOR / PARTS, math.inf),
+            "belief": ((Q,), 0.9 * LEAST, 1.0 - 0.9 * LEAST),
+            "stretch": ((Q, 2, len(LEVELS)), LEAST_STRETCH, MOST_STRETCH),
+        }
+        found, prefix = {}, f"{PREFIX}{prefix}"
+        for name, (shape, least, most) in declared.items():
+            kind = "int64" if name == "mean_count" else "float64"
+            found[name] = array_of(arrays, f"{prefix}{name}", kind, shape, least=least, most=most)
+        for name in ("weights", "mean_weights"):
+            total = float(found[name].sum())
+            is_whole = abs(total - 1.0) <= SUM_TOLERANCE
+            require(is_whole, f"array {prefix}{name} adds up to {total}; weights add up to 1")
+        largest, most = found["ranks"].sum(axis=1).max(initial=0.0), PRIOR + MEMORY
+        is_possible = largest <= most + SUM_TOLERANCE
+        require(is_possible, f"array {prefix}ranks has rows that add up to {largest}, above {most:g}")
         return cls(**found).copied()
 
 
@@ -266,11 +268,11 @@ class Portfolio(Noticed):
 
     def predictors(self, mixture_state: MMState, fitted: Parameters) -> list[Predictor]:
         """Return what each member predicts by, given the state of the mixture and its parameters at the last fit."""
-        latest = Parameters(mixture_state.gate, mixture_state.experts, mixture_state.variances)
         own = [
             Predictor(single.parameters, single.terms, single.kind.is_held, single.n_lags) for single in self.singles
         ]
-        return [*map(Predictor, (mixture.served_parameters(mixture_state), fitted, latest)), *own]
+        average, latest = mixture.served_parameters(mixture_state), mixture.latest_parameters(mixture_state)
+        return [*map(Predictor, (average, fitted, latest)), *own]
 
     # -- Rest ----------------------------------------------------------------------------------------------------------
 
@@ -352,7 +354,7 @@ class Portfolio(Noticed):
     def is_finite(self) -> bool:
         """Return whether every number of the members' own is finite."""
         numbers = all(bool(np.isfinite(array).all()) for trust in self._trusts for array in trust)
-        return numbers and all(single.is_finite() for single in self.known)
+        return numbers and not any(unsound_parts(single.state) for single in self.known)
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
@@ -415,7 +417,7 @@ def combined_scores(member_scores: Sequence[Scores], trust: Trust, *, replaced: 
         unknown = np.full((n, M), np.nan)
         combine_means(*trust[2:6], unlearned, said, unknown, predictions, scratch)
     if not traced:
-        return Scores(losses, predictions, mixture.no_trace())
+        return Scores(losses, predictions, mixture.NO_TRACE)
     shares = _stood_in(shares, replaced)
     trace = Trace(
         np.concatenate([shares[:, [i]] * each.shares for i, each in enumerate(parts)], axis=1),
@@ -511,7 +513,7 @@ def score(
         scores, own = mixture.score(family, theta, gate, seen, targets, n_outputs=n_outputs, traced=keeps)
         if is_calibrated and trust is not None:
             ranks += _stood_in(trust.weights, replaced)[at] * _below(family, scores.trace, targets[:, 0])
-            scores = scores if traced else scores._replace(trace=mixture.no_trace())
+            scores = scores if traced else scores._replace(trace=mixture.NO_TRACE)
         found.append((scores, own))
     if trust is None:
         return found[0]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from streammoe.engine.state import MMState
 from streammoe.kernels.linalg import VANISHED
+from streammoe.kernels.state import MMState
 from streammoe.types import FloatArray
 
 LEAST_EIGENVALUE = 1e-14

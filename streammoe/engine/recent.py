@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from streammoe.checked import array_of, require
+from streammoe.engine.cost import Shape
 from streammoe.engine.drift import Drift
 from streammoe.engine.state import checked_variances
 from streammoe.experts import Family, Parameters
@@ -35,15 +37,9 @@ PREFIX = "recent."
 COUNTS = f"{PREFIX}earlier.n"
 
 
-def _limits(target_scale: FloatArray) -> FloatArray:
-    """Return the variances below which targets vary little, (Q,)."""
-    limits: FloatArray = (1.0 + ROUNDING) * (NARROW * target_scale) ** 2
-    return limits
-
-
 def least_variation(n: int, target_scale: FloatArray) -> float:
     """Return the sum of squared differences of pairs of the first target above which n of them do not vary little."""
-    return 2.0 * n * float(_limits(target_scale)[0])
+    return 2.0 * n * (1.0 + ROUNDING) * float((NARROW * target_scale[0]) ** 2)
 
 
 def capacity_for(n_features: int, row_bytes: int, row_work: float, asked: int = 0) -> int:
@@ -54,6 +50,26 @@ def capacity_for(n_features: int, row_bytes: int, row_work: float, asked: int = 
     """
     wanted = max(min(int(ROUND_LIMIT / row_work), MOST_ROWS), LEAST_CAPACITY, ROWS_PER_FEATURE * n_features)
     return max(min(wanted, MOST_BYTES // row_bytes), asked)
+
+
+class Rows(NamedTuple):
+    """Rows of events, as they came."""
+
+    X: FloatArray
+    """(n, F) raw rows: numbers, codes of levels, times in seconds; NaN where missing."""
+    Y: FloatArray
+    """(n, Q) targets, or (n, 1) indexes of classes."""
+    weights: FloatArray
+    """(n,)"""
+
+    def part(self, chosen: slice | AnyArray) -> Rows:
+        """Return some of them."""
+        return Rows(*(np.ascontiguousarray(array[chosen]) for array in self))
+
+    def widened(self, n_fields: int) -> Rows:
+        """Return them with so many fields, those of the last ones missing."""
+        more = n_fields - self.X.shape[1]
+        return self._replace(X=np.pad(self.X, [(0, 0), (0, more)], constant_values=np.nan))
 
 
 class RecentEvents(Noticed):
@@ -98,25 +114,19 @@ class RecentEvents(Noticed):
         """Drop the parameters kept until some event: columns have changed, or what is true."""
         self.earlier = tuple(each for each in self.earlier if each[0] > until)
 
-    def add(self, X: FloatArray, Y: FloatArray, weights: FloatArray, losses: FloatArray) -> None:
-        """Add learned rows, and drop the oldest beyond `capacity`."""
-        new = {name: array[-self.capacity :] for name, array in zip(self._arrays, (X, Y, weights, losses), strict=True)}
-        n, width = len(new["losses"]), X.shape[1]
-        if n == self.capacity:  # they replace all others
-            self._used[:] = 0
-        fits = self._end + n <= len(self._arrays["losses"]) and width == self._arrays["X"].shape[1]
-        if not fits:
-            self._move(width, Y.shape[1], self._in_use())
-        for name, array in new.items():
-            self._arrays[name][self._end : self._end + n] = array
-        self._used[:] = min(self.count + n, self.capacity), self._end + n
-
     def prepare(self, width: int, n_targets: int, capacity: int) -> None:
         """Make room for so many rows of so many fields and targets, to which a kernel adds."""
-        if capacity != self.capacity or not self._has_shape(width, n_targets):
-            self.keep_last(capacity)
-            before, self.capacity = self._in_use(), capacity
-            self._move(width, n_targets, before)
+        if capacity == self.capacity and self._has_shape(width, n_targets):
+            return
+        self.keep_last(capacity)
+        before, self.capacity = self._in_use(), capacity
+        # For as many rows again, so that they are moved seldom.
+        shapes = {"X": (width,), "Y": (n_targets,), "weights": (), "losses": ()}
+        self._arrays = {name: np.empty((2 * capacity, *shape)) for name, shape in shapes.items()}
+        self._arrays["X"][: self.count] = np.nan  # of late columns
+        for name, old in before.items():
+            self._arrays[name][(slice(self.count), *map(slice, old.shape[1:]))] = old
+        self._used[1] = self.count
 
     @property
     def storage(self) -> object:
@@ -124,29 +134,14 @@ class RecentEvents(Noticed):
         return self._arrays
 
     def room(self, width: int, n_targets: int) -> dict[str, AnyArray]:
-        """Return where a kernel may add rows, of as many fields and targets, like `add`; empty if they do not fit.
+        """Return where a kernel may add rows, of as many fields and targets; empty if they do not fit.
 
         Besides the arrays of rows, "used" has the number of rows in use, at most `capacity`, and where they end.
         """
         return {**self._arrays, "used": self._used} if self._has_shape(width, n_targets) else {}
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is kept."""
-        return not self.count and not self.earlier
-
     def _has_shape(self, width: int, n_targets: int) -> bool:
         return (self._arrays["X"].shape, self._arrays["Y"].shape[1]) == ((2 * self.capacity, width), n_targets)
-
-    def _move(self, width: int, n_targets: int, before: Mapping[str, FloatArray]) -> None:
-        """Move these rows to the beginning of arrays with room for as many again, and for late columns."""
-        if not self._has_shape(width, n_targets):
-            shapes = {"X": (width,), "Y": (n_targets,), "weights": (), "losses": ()}
-            self._arrays = {name: np.empty((2 * self.capacity, *shape)) for name, shape in shapes.items()}
-            self._arrays["X"][: len(before["X"])] = np.nan
-        for name, old in before.items():
-            self._arrays[name][(slice(self.count), *map(slice, old.shape[1:]))] = old
-        self._used[1] = self.count
 
     def _in_use(self) -> dict[str, FloatArray]:
         used = slice(self._end - self.count, self._end)
@@ -155,14 +150,6 @@ class RecentEvents(Noticed):
     def keep_last(self, n: int) -> None:
         """Drop all but the last n rows."""
         self._used[0] = min(self.count, n)
-
-    def is_narrow(self, n: int, target_scale: FloatArray) -> bool:
-        """Return whether the last n targets vary little; some n of them, or more, are kept."""
-        if self.count < n:
-            return False
-        latest = self._in_use()["Y"][-n:]
-        # One run of several, so that sums are added up as they always were.
-        return bool((latest[None].var(axis=1) < _limits(target_scale)).all())
 
     def needless_loss(self, n: int, target_scale: FloatArray) -> tuple[float, float] | None:
         """Return the median loss of the last n rows, and the mean one of a normal distribution fitted to the n before.
@@ -181,35 +168,38 @@ class RecentEvents(Noticed):
         used = self._in_use()
         Y = used["Y"][-2 * n :] / target_scale
         before, latest = Y[:n], Y[n:]
+        if not (latest.var(axis=0) < NARROW**2).all():
+            return None
         variances = before.var(axis=0)
         spread = np.median(np.abs(before - np.median(before, axis=0)), axis=0)
         varies = (variances > 0.0) & (spread > 0.0)  # squares of the least numbers vanish
-        if not (varies & (variances < NARROW**2) & (latest.var(axis=0) < NARROW**2)).all():
+        if not (varies & (variances < NARROW**2)).all():
             return None
         costs = 0.5 * (np.log(2.0 * math.pi * variances) + (latest - before.mean(axis=0)) ** 2 / variances)
         return float(np.median(used["losses"][-n:])), float(costs.sum(axis=1).mean())
 
-    def rows(self, n_fields: int, n: int | None = None) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return copies of X, with so many columns, Y and weights of the last n rows, by default of all."""
+    def rows(self, n_fields: int, n: int | None = None) -> Rows:
+        """Return copies of the last n rows, by default of all, with so many fields."""
         first = 0 if n is None else max(self.count - n, 0)
         X, Y, weights, _ = (array[first:] for array in self._in_use().values())
         wide = np.full((len(X), n_fields), np.nan)
         wide[:, : X.shape[1]] = X
-        return wide, Y.copy(), weights.copy()
+        return Rows(wide, Y.copy(), weights.copy())
 
-    def since_change(self, drift: Drift, n: int, n_fields: int, most: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return X, Y and weights of the rows since the change that led to a drift, at most the last `most` rows.
+    def since_change(self, drift: Drift, n: int, n_fields: int, most: int) -> Rows:
+        """Return the rows since the change that led to a drift, at most the last `most` rows.
 
         `n` events are learned by now. The change was where the sum of losses above the middle of those before and after
         is the least.
         """
-        X, Y, weights = self.rows(n_fields, most)
-        losses = self._in_use()["losses"][-len(X) :] if len(X) else np.empty(0)
-        by_then = losses[: max(len(X) - (n - drift.n), 0)]
+        rows = self.rows(n_fields, most)
+        count = len(rows.X)
+        losses = self._in_use()["losses"][-count:] if count else np.empty(0)
+        by_then = losses[: max(count - (n - drift.n), 0)]
         reach = drift.after - drift.before
         above = np.clip(by_then - 0.5 * (drift.before + drift.after), -reach, reach)
         first = int(np.concatenate([[0.0], np.cumsum(above)]).argmin())
-        return X[first:], Y[first:], weights[first:]
+        return rows.part(slice(first, None))
 
     def copy(self) -> RecentEvents:
         """Return an independent copy."""
@@ -238,17 +228,14 @@ class RecentEvents(Noticed):
         cls,
         arrays: Mapping[str, AnyArray],
         family: Family,
+        largest: Shape,
         *,
         n: int,
         n_fields: int,
-        most_experts: int,
-        n_outputs: int,
-        p_w: int,
-        p_v: int,
     ) -> RecentEvents:
         """Restore the events of a model that has learned n from the arrays that `arrays` returned.
 
-        There are parameters only if some have been kept.
+        There are parameters only if some have been kept, of mixtures up to a size.
 
         Raises:
             CheckpointError: an array is missing, has another shape, or holds invalid values. Of X, whose meaning is not
@@ -261,31 +248,29 @@ class RecentEvents(Noticed):
         X = array_of(arrays, "recent.X", "float64", (m, None), finite=False)
         require(X.shape[1] <= n_fields, f"array recent.X has {X.shape[1]} columns; the model has {n_fields} fields")
         require(not np.isinf(X).any(), "array recent.X holds infinities")
-        Y = array_of(arrays, "recent.Y", "float64", (m, family.n_targets(n_outputs) if m else None))
+        Y = array_of(arrays, "recent.Y", "float64", (m, family.n_targets(largest.n_rows) if m else None))
         weights = array_of(arrays, "recent.weights", "float64", (m,), least=0.0)
         found.capacity = int(array_of(arrays, f"{PREFIX}capacity", "int64", (1,), least=m, most=LARGEST_CAPACITY)[0])
-        found.add(X, Y, weights, losses)
+        found._arrays = {"X": X.copy(), "Y": Y.copy(), "weights": weights.copy(), "losses": losses.copy()}
+        found._used[:] = m
         if COUNTS in arrays:
             counts = array_of(arrays, COUNTS, "int64", (None,), least=1, most=n)
             require(0 < len(counts) <= 2, f"array {COUNTS} has {len(counts)} entries; 1 or 2 are possible")
             for at, kept_at in enumerate(counts.tolist()):
-                place = f"{PREFIX}earlier.{at}"
-                sizes = {"most": most_experts, "n_outputs": n_outputs, "p_w": p_w, "p_v": p_v}
-                found.keep(kept_at, restored_parameters(arrays, place, family, **sizes))
+                found.keep(kept_at, restored_parameters(arrays, f"{PREFIX}earlier.{at}", family, largest))
         return found
 
 
-def restored_parameters(
-    given: Mapping[str, AnyArray], place: str, family: Family, *, most: int, n_outputs: int, p_w: int, p_v: int
-) -> Parameters:
+def restored_parameters(given: Mapping[str, AnyArray], place: str, family: Family, largest: Shape) -> Parameters:
     """Restore the parameters of a mixture of at most so many experts, saved under ``place.name``.
 
     Raises:
         CheckpointError: an array is missing, has another shape, or holds invalid values.
     """
-    experts = array_of(given, f"{place}.experts", "float64", (None, family.n_rows(n_outputs), p_v))
+    most, N, p_w, p_v = largest
+    experts = array_of(given, f"{place}.experts", "float64", (None, N, p_v))
     K = len(experts)
     require(0 < K <= most, f"array {place}.experts is for {K} experts; 1 to {most} are possible")
     gate = array_of(given, f"{place}.gate", "float64", (K - 1, p_w))
-    variances = checked_variances(given, f"{place}.variances", family, n_experts=K, n_outputs=n_outputs)
+    variances = checked_variances(given, f"{place}.variances", family, largest._replace(n_experts=K))
     return Parameters(*(np.ascontiguousarray(array) for array in (gate, experts, variances)))

@@ -18,15 +18,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from streammoe.engine.state import MMState, state_at
+from streammoe.engine.em import scaled_prior, state_of
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.batch import adaptive_weights, collect_gram, fit_softmax, gate_bends, softmax_rows
-from streammoe.kernels.linalg import VANISHED
-from streammoe.kernels.state import LearningOptions
+from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray, IntArray
 
 TOLERANCE = 1e-4
@@ -64,6 +63,8 @@ class Local(NamedTuple):
     """(L, Q, Q) covariances of numbers; (L, 0, 0) for classes."""
     owners: IntArray
     """(L,) the model of each, in ascending order."""
+    is_full: bool = False
+    """Whether covariances of numbers have entries off the diagonal."""
 
     @property
     def shares(self) -> FloatArray:
@@ -122,9 +123,9 @@ class Problem(ABC):
         self.local, self.R = local, R
         self.shares = local.shares
 
-    @abstractmethod
-    def at(self, points: IntArray) -> Problem:
+    def at(self, points: IntArray) -> Self:
         """Return the problem at some of the points."""
+        return type(self)(self.local.at(points), self.R[points])
 
     @abstractmethod
     def divergence(self, experts: Experts, k: int) -> FloatArray:
@@ -184,13 +185,9 @@ class Problem(ABC):
 class Normal(Problem):
     """Normal densities around linear means, with diagonal or full covariances."""
 
-    def __init__(self, local: Local, R: FloatArray, *, is_full: bool) -> None:
+    def __init__(self, local: Local, R: FloatArray) -> None:
         super().__init__(local, R)
-        self.is_full = is_full
         self._sizes = np.linalg.slogdet(local.variances)[1]
-
-    def at(self, points: IntArray) -> Normal:
-        return Normal(self.local.at(points), self.R[points], is_full=self.is_full)
 
     def divergence(self, experts: Experts, k: int) -> FloatArray:
         precision = np.linalg.inv(experts.variances[k])
@@ -215,7 +212,7 @@ class Normal(Problem):
         apart = apart.reshape(-1, apart.shape[2])
         parts = shares.sum(axis=0)
         covariance = (np.tensordot(parts, self.local.variances, axes=1) + apart.T @ apart) / parts.sum()
-        covariance = covariance if self.is_full else np.diag(np.diag(covariance))
+        covariance = covariance if self.local.is_full else np.diag(np.diag(covariance))
         return Experts(coefficients[None], covariance[None])
 
     def coordinates(self) -> FloatArray:
@@ -229,9 +226,6 @@ class Classes(Problem):
         super().__init__(local, R)
         self._logs = np.log(np.maximum(local.means, np.finfo(float).tiny))
         self._entropies = (local.means * self._logs).sum(axis=2)
-
-    def at(self, points: IntArray) -> Classes:
-        return Classes(self.local.at(points), self.R[points])
 
     def divergence(self, experts: Experts, k: int) -> FloatArray:
         logits = np.column_stack([np.zeros(len(self.R)), self.R @ experts.coefficients[k].T])
@@ -463,13 +457,10 @@ def statistics_of(
     """
     S, K, Q = len(W), len(theta.experts), theta.variances.shape[1]
     n_outputs = Q if family.is_metric else theta.experts.shape[1] + 1
-    squares, gate_squares = np.mean(R * R, axis=0), np.mean(W * W, axis=0)
-    prior = family.unit_prior(options.prior_strength, W.shape[1], R.shape[1], n_outputs)
+    prior = scaled_prior(family, options, W, R, n_outputs)
     coefficients = np.zeros_like(prior.experts)
     coefficients[:, : one.coefficients.shape[2]] = one.coefficients[0]
     prior = prior._replace(
-        gate_gram=np.where(gate_squares > VANISHED, gate_squares, 1.0),
-        expert_gram=np.where(squares > VANISHED, squares, 1.0),
         experts=coefficients,
         variances=np.diag(one.variances[0]).copy() if family.is_metric else prior.variances,
     )
@@ -490,14 +481,4 @@ def statistics_of(
             adaptive_weights(probabilities, bends)
             weights = weights * bends
         collect_gram(R, weights, prior.strength / K, prior.expert_gram, total, expert_grams[k])
-    return state_at(
-        gate=theta.gate,
-        experts=theta.experts,
-        variances=theta.variances,
-        masses=(each * shares.sum(axis=0) + prior.strength / K) / total,
-        gate_gram=gate_gram,
-        expert_grams=expert_grams,
-        prior=prior,
-        n=n,
-        prior_weight=prior.strength / total,
-    )
+    return state_of(theta, prior, n, each * shares.sum(axis=0), gate_gram, expert_grams)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from streammoe.engine.cost import Shape, row_cost_with_matrices
+from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.em import Buffer, Em, one_expert_prior, statistics_at
 from streammoe.engine.jobs import run_job
-from streammoe.engine.mixture import Candidate, score, served_parameters
+from streammoe.engine.mixture import Candidate, latest_parameters, score, served_parameters
 from streammoe.engine.search import as_streamed, with_own_prior
-from streammoe.engine.state import MMState, is_sound
 from streammoe.experts import Family, Parameters
+from streammoe.kernels.soundness import is_sound
+from streammoe.kernels.state import MMState
 
 ROUNDS = 40
 WORK = 1e8
@@ -36,7 +37,8 @@ def rounds(family: Family, shape: Shape, n: int) -> int:
 
     From the others there are `FEWEST_ROUNDS`.
     """
-    affordable = int(WORK / (max(n, 1) * row_cost_with_matrices(family, shape))) - (STARTS - 1) * FEWEST_ROUNDS
+    of_round = max(n, 1) * row_cost(family, shape, has_matrices=True)
+    affordable = int(WORK / of_round) - (STARTS - 1) * FEWEST_ROUNDS
     return min(affordable, ROUNDS) if affordable >= FEWEST_ROUNDS else 0
 
 
@@ -62,9 +64,10 @@ def refit(
     with np.errstate(all="ignore"):  # the result is judged instead
         # The prior does not fade, so it must not draw towards what was true before.
         em = run_job(with_own_prior(family, buffer, n_outputs, options))
-        now = em.e_step(_latest(state))[0]
-        starts = _starts(em, _latest(state), before or served_parameters(state), n_outputs)
-        together = starts[0].copied() if family.is_metric else None
+        latest, before = latest_parameters(state), before or served_parameters(state)
+        now = em.e_step(latest)[0]
+        together = _moved_together(em, before, n_outputs) if family.is_metric else None
+        starts = [theta.copied() for theta in (together, before, latest) if theta is not None]
         fits = []
         for theta in starts:
             score = em.run(theta, FEWEST_ROUNDS)
@@ -82,31 +85,9 @@ def refit(
             return None
         found = statistics_at(as_streamed(em), theta.copied())
         if theta is together:
-            found = _at(found, theta)
+            own = theta.copied()._asdict()
+            found = found._replace(**own, **{f"average_{name}": array.copy() for name, array in own.items()})
     return found._replace(n=state.n.copy()) if is_sound(found) else None
-
-
-def _latest(state: MMState) -> Parameters:
-    return Parameters(state.gate, state.experts, state.variances)
-
-
-def _at(state: MMState, theta: Parameters) -> MMState:
-    """Return a state with these parameters and the same statistics otherwise."""
-    gate, experts, variances = theta
-    return state._replace(
-        gate=gate.copy(),
-        experts=experts.copy(),
-        variances=variances.copy(),
-        average_gate=gate.copy(),
-        average_experts=experts.copy(),
-        average_variances=variances.copy(),
-    )
-
-
-def _starts(em: Em, latest: Parameters, before: Parameters, n_outputs: int) -> list[Parameters]:
-    if not em.family.is_metric:
-        return [before.copied(), latest.copied()]
-    return [_moved_together(em, before, n_outputs), before.copied(), latest.copied()]
 
 
 def _moved_together(em: Em, before: Parameters, n_outputs: int) -> Parameters:

@@ -14,13 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from streammoe.columns.outliers import MAX_ERROR_SHARE, winsorised
-from streammoe.engine.cost import Shape, is_without_matrices, row_cost, row_cost_with_matrices
-from streammoe.engine.em import PRIOR_ROUNDS, UNDER_ROUNDS, Buffer, Em, one_expert_prior, statistics
+from streammoe.engine.cost import Shape, row_cost
+from streammoe.engine.em import PRIOR_ROUNDS, TOLERANCE, UNDER_ROUNDS, Buffer, Em, one_expert_prior, statistics
 from streammoe.engine.jobs import Job
 from streammoe.engine.starts import cluster_starts, gate_first_starts, random_starts, spectral_starts
-from streammoe.engine.state import MMState, UnsoundError, is_sound, unsound_parts
+from streammoe.engine.state import UnsoundError, sound
 from streammoe.experts import Family, Parameters
-from streammoe.kernels.state import LearningOptions
+from streammoe.kernels.batch import is_conjugate
+from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.types import FloatArray, IntArray
 
 GATE_STARTS_PER_RESTART = 4
@@ -29,7 +30,6 @@ N_GATE_FIRST = 2
 """Number of starts of a stream whose gate comes first; with four, errors on real streams were about the same."""
 N_STARTS = N_GATE_FIRST + 2
 """Number of new starts in a stream."""
-LONG_ROUNDS = 200
 STAGES = ((SHORT_ROUNDS, 12), (40, 3))
 """Rounds from each start, and how many starts are kept; where EM is slow, a few rounds do not show which are best."""
 FEW_STAGES = ((SHORT_ROUNDS, 1),)
@@ -66,11 +66,6 @@ STREAM_ANNEALED_ROUNDS = 20
 def ample_size(family: Family, shape: Shape) -> int:
     """Return the number of events that determine the parameters of a mixture well: a dozen or more for each."""
     return max(family.events_per_parameter * n_measured(family, shape), LEAST_SAMPLE)
-
-
-def work_limit(family: Family, shape: Shape) -> float:
-    """Return the most multiply-adds of a search."""
-    return SMALL_WORK_LIMIT if is_without_matrices(family, shape) else WORK_LIMIT
 
 
 def step_cost(shape: Shape) -> int:
@@ -120,23 +115,17 @@ def fit(
         UnsoundError: the fit is not finite.
     """
     em = yield from with_own_prior(family, buffer, n_outputs, options)
-    searched = for_search(em)
+    searched = without_outliers(em)
+    searched = searched._replace(prior=family.search_prior(em.prior, searched.buffer.Y))
     rounds = int(_affordable_rounds(searched.work(n_experts)))
     starts = [] if start is None else [start.copied()]
     if is_searching or not starts:
         starts += yield from _new_start(searched, n_experts, np.random.default_rng(seed))
-    fits = []
-    for theta in starts:
-        score = yield from searched.rounds(theta, rounds, ENOUGH / len(searched.buffer.R))
-        if np.isfinite(score):
-            fits.append(CandidateFit(score, theta))
+    fits = yield from _fits(searched, starts, rounds, ENOUGH / len(searched.buffer.R))
     if not fits:
         raise UnsoundError(["likelihood of every start"])
     theta = yield from chosen(fits, searched, None)
-    state = yield from statistics(as_streamed(em), theta)
-    if not is_sound(state):
-        raise UnsoundError(unsound_parts(state))
-    return state
+    return sound((yield from statistics(as_streamed(em), theta)))
 
 
 def fit_work(family: Family, shape: Shape, n: int, *, is_searching: bool) -> float:
@@ -144,7 +133,7 @@ def fit_work(family: Family, shape: Shape, n: int, *, is_searching: bool) -> flo
     of_row = row_cost(family, shape)
     rounds = _affordable_rounds(n * of_row)
     work: float = n * (PRIOR_ROUNDS * row_cost(family, shape._replace(n_experts=1)) + (rounds + 2) * of_row)
-    work += n * row_cost_with_matrices(family, shape)
+    work += n * row_cost(family, shape, has_matrices=True)
     if is_searching:
         of_starts = N_STARTS * (UNDER_ROUNDS + SHORT_ROUNDS) + STREAM_ANNEALED_ROUNDS
         work += of_row * (min(n, sample_size(n, shape.p_v)) * of_starts + (rounds + 1) * n)
@@ -199,53 +188,38 @@ def without_outliers(em: Em) -> Em:
     return em if kept.all() else em._replace(buffer=em.buffer.rows(kept))
 
 
-def for_search(em: Em) -> Em:
-    """Return EM without outliers, under the prior that the family searches with."""
-    em = without_outliers(em)
-    return em._replace(prior=em.family.search_prior(em.prior, em.buffer.Y))
-
-
 def as_streamed(em: Em) -> Em:
     """Return `em` with the prior used for streaming, which may have strength 0."""
     return em._replace(prior=em.prior._replace(strength=em.options.prior_strength))
 
 
-class Starts(NamedTuple):
-    """The starts that a search runs to the end."""
+def best_starts(
+    em: Em, n_experts: int, restarts: int, rng: np.random.Generator
+) -> Job[tuple[list[Parameters], IntArray | None]]:
+    """Return the likeliest few after a few rounds from every start, for a batch fit, the best first.
 
-    thetas: list[Parameters]
-    """The likeliest few, the best first."""
-    rounds: int
-    """Maximum rounds from each."""
-    folds: IntArray | None
-    """(n,) folds of the rows to hold out when choosing among the results; None if none can be spared."""
-
-
-def best_starts(em: Em, n_experts: int, restarts: int, rng: np.random.Generator) -> Job[Starts]:
-    """Return the likeliest few after a few rounds from every start, for a batch fit.
+    With them come the folds of the rows, (n,), to hold out when choosing among the results; None if none can be spared.
 
     Raises:
         UnsoundError: no start has a finite likelihood.
     """
     n, p_v = em.buffer.R.shape
     if n_experts == 1:
-        return Starts([(yield from em.fitted_to(np.ones((n, 1))))], 1 if em.family.is_exact else LONG_ROUNDS, None)
+        return [(yield from em.fitted_to(np.ones((n, 1))))], None
     shape = Shape(n_experts, len(em.prior.experts), em.buffer.W.shape[1], p_v)
-    work_of_rounds = work_limit(em.family, shape) / row_cost(em.family, shape)
+    has_matrices = em.family.n_variances(1) or not is_conjugate(shape.n_rows, p_v)
+    work_of_rounds = (WORK_LIMIT if has_matrices else SMALL_WORK_LIMIT) / row_cost(em.family, shape)
     searched = _sampled(em, shape, int(work_of_rounds / AMPLE_ROUNDS), rng)
     affordable_rounds = work_of_rounds / len(searched.buffer.R)
     starts = yield from _starts(searched, n_experts, restarts, affordable_rounds, rng)
     for rounds, kept in STAGES if affordable_rounds >= AMPLE_ROUNDS else FEW_STAGES:
         starts = yield from _likeliest(searched, starts, rounds, kept)
     if searched is not em:
-        affordable_rounds = work_of_rounds / n
         for rounds, kept in FEW_STAGES:
             starts = yield from _likeliest(em, starts, rounds, kept)
     if not starts:
         raise UnsoundError(["likelihood of every start"])
-    rounds = int(np.clip(affordable_rounds / 4 / len(starts), SHORT_ROUNDS, LONG_ROUNDS))
-    folds = rng.permutation(n) % FOLDS if n >= ROWS_PER_PARAMETER * n_measured(em.family, shape) else None
-    return Starts(starts, rounds, folds)
+    return starts, rng.permutation(n) % FOLDS if n >= ROWS_PER_PARAMETER * n_measured(em.family, shape) else None
 
 
 def _sampled(em: Em, shape: Shape, most: int, rng: np.random.Generator) -> Em:
@@ -266,13 +240,6 @@ def _sampled(em: Em, shape: Shape, most: int, rng: np.random.Generator) -> Em:
     return em._replace(buffer=sample._replace(weights=amounts * (weights.mean() / amounts.mean())))
 
 
-def _likeliest(em: Em, thetas: Sequence[Parameters], rounds: int, kept: int) -> Job[list[Parameters]]:
-    """Run rounds from each of these parameters, in place, and return the likeliest few."""
-    fits = yield from _each_run(em, thetas, rounds)
-    finite = [fit for fit in fits if np.isfinite(fit.score)]
-    return [fit.theta for fit in sorted(finite, key=lambda fit: fit.score, reverse=True)[:kept]]
-
-
 class CandidateFit(NamedTuple):
     """A fit among which to choose."""
 
@@ -281,13 +248,20 @@ class CandidateFit(NamedTuple):
     theta: Parameters
 
 
-def _each_run(em: Em, thetas: Sequence[Parameters], rounds: int) -> Job[list[CandidateFit]]:
-    """Run rounds from each of these parameters, in place."""
+def _fits(em: Em, thetas: Sequence[Parameters], rounds: int, tolerance: float = TOLERANCE) -> Job[list[CandidateFit]]:
+    """Run rounds from each of these parameters, in place; return those that are finite, the likeliest first."""
     fits = []
     for theta in thetas:
-        score = yield from em.rounds(theta, rounds)
-        fits.append(CandidateFit(score, theta))
-    return fits
+        score = yield from em.rounds(theta, rounds, tolerance)
+        if np.isfinite(score):
+            fits.append(CandidateFit(score, theta))
+    return sorted(fits, key=lambda fit: fit.score, reverse=True)
+
+
+def _likeliest(em: Em, thetas: Sequence[Parameters], rounds: int, kept: int) -> Job[list[Parameters]]:
+    """Run rounds from each of these parameters, in place, and return the likeliest few."""
+    fits = yield from _fits(em, thetas, rounds)
+    return [fit.theta for fit in fits[:kept]]
 
 
 def _starts(

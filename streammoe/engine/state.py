@@ -10,27 +10,12 @@ import numpy as np
 
 from streammoe.bounds import MAX_PRIOR_STRENGTH
 from streammoe.checked import LARGEST_COUNT, array_of, require
+from streammoe.engine.cost import Shape
 from streammoe.experts import Family
 from streammoe.kernels.linalg import inverses_of
 from streammoe.kernels.soundness import is_sound
 from streammoe.kernels.state import MMState, Prior
 from streammoe.types import AnyArray, FloatArray, IntArray
-
-__all__ = [
-    "MMState",
-    "UnsoundError",
-    "copy_array",
-    "copy_state",
-    "is_finite",
-    "is_sound",
-    "restart_average",
-    "restored_state",
-    "state_arrays",
-    "state_at",
-    "unsound_parts",
-    "widen",
-    "with_class",
-]
 
 
 class Declared(NamedTuple):
@@ -128,6 +113,17 @@ def unsound_parts(state: MMState) -> list[str]:
     return [name for name, array in state._asdict().items() if not np.isfinite(array).all()]
 
 
+def sound(state: MMState) -> MMState:
+    """Return a state that is sound.
+
+    Raises:
+        UnsoundError: it is not.
+    """
+    if not is_sound(state):
+        raise UnsoundError(unsound_parts(state))
+    return state
+
+
 def copy_array(array: FloatArray, spare: FloatArray | None) -> FloatArray:
     """Copy an array, reusing the memory of `spare` if it fits."""
     if spare is None or spare.shape != array.shape:
@@ -154,14 +150,10 @@ def restored_state(
     arrays: Mapping[str, AnyArray],
     prefix: str,
     family: Family,
-    *,
-    n_experts: int,
-    n_outputs: int,
-    p_w: int,
-    p_v: int,
+    shape: Shape,
     saved: Collection[str] = MMState._fields,
 ) -> MMState:
-    """Restore a state from the arrays that `state_arrays` returned, for a model of these sizes, padding included.
+    """Restore a state from the arrays that `state_arrays` returned, for a model of this size, padding included.
 
     Args:
         saved: names of the arrays that were saved; averages among the others are what they are averages of, and the
@@ -170,18 +162,17 @@ def restored_state(
     Raises:
         CheckpointError: an array is missing, has another shape, or holds invalid values.
     """
-    variances = _variances_shape(family, n_experts, n_outputs)
-    sizes = {"1": 1, "K": n_experts, "L": n_experts - 1, "N": family.n_rows(n_outputs), "w": p_w, "v": p_v}
-    sizes["V"] = family.n_variances(n_outputs)
+    K, N, p_w, p_v = shape
+    sizes = {"1": 1, "K": K, "L": K - 1, "N": N, "V": family.n_variances(N), "w": p_w, "v": p_v}
     found = {}
     for name, declared in STATE.items():
         kind = "int64" if declared.is_count else "float64"
-        shape = variances if declared.axes == "*" else tuple(sizes[axis] for axis in declared.axes)
+        own = _variances_shape(family, shape) if declared.axes == "*" else tuple(sizes[axis] for axis in declared.axes)
         if name in saved:
-            array = array_of(arrays, f"{prefix}.{name}", kind, shape, least=declared.least, most=declared.most)
+            array = array_of(arrays, f"{prefix}.{name}", kind, own, least=declared.least, most=declared.most)
             found[name] = np.ascontiguousarray(array)
         else:
-            found[name] = found.get(name.removeprefix("average_"), np.zeros(shape, dtype=kind))
+            found[name] = found.get(name.removeprefix("average_"), np.zeros(own, dtype=kind))
     state = MMState(**found)
     require(state.decay[0] > 0.0, f"array {prefix}.decay is 0; it is a product of numbers above 0")
     require(state.masses.sum() > 0.0, f"array {prefix}.masses is all 0; some expert answers for each event")
@@ -190,32 +181,25 @@ def restored_state(
     return state
 
 
-def checked_variances(
-    arrays: Mapping[str, AnyArray], name: str, family: Family, *, n_experts: int, n_outputs: int
-) -> FloatArray:
-    """Return the variances of so many experts, an array of a checkpoint.
+def checked_variances(arrays: Mapping[str, AnyArray], name: str, family: Family, shape: Shape) -> FloatArray:
+    """Return the variances of experts, an array of a checkpoint.
 
     Raises:
         CheckpointError: it is missing, has another shape, or holds invalid values.
     """
-    variances = array_of(arrays, name, "float64", _variances_shape(family, n_experts, n_outputs))
+    variances = array_of(arrays, name, "float64", _variances_shape(family, shape))
     _check_variances(variances, name)
     return variances
 
 
-def _variances_shape(family: Family, n_experts: int, n_outputs: int) -> tuple[int, ...]:
+def _variances_shape(family: Family, shape: Shape) -> tuple[int, ...]:
     """Return (K, Q) or (K, Q, Q). Determined with a single output, since Q is not validated yet."""
-    return (n_experts, *[family.n_variances(n_outputs)] * (family.variances_of(np.ones(1), 1).ndim - 1))
+    return (shape.n_experts, *[family.n_variances(shape.n_rows)] * (family.variances_of(np.ones(1), 1).ndim - 1))
 
 
 def _check_variances(variances: FloatArray, name: str) -> None:
     own = np.diagonal(variances, axis1=-2, axis2=-1) if variances.ndim == 3 else variances
     require((own > 0.0).all(), f"array {name} holds variances that are not above 0")
-
-
-def is_finite(state: MMState) -> bool:
-    """Return whether every number in the state is finite."""
-    return all(bool(np.isfinite(array).all()) for array in state)
 
 
 def moved(old: AnyArray, at: IntArray, size: int, axis: int = -1, new: float = 0.0) -> AnyArray:

@@ -135,11 +135,6 @@ class Family(ABC):
     def log_prior(self, theta: Parameters, prior: Prior, options: LearningOptions) -> float:
         """Return the log density of the prior's pseudo-events for the experts, up to a constant."""
 
-    def residual_size(self, n_outputs: int, p_v: int) -> int:
-        """Return the number of entries of one expert in the convergence residual."""
-        variances = self.variances_of(np.ones(self.n_variances(n_outputs)), 1)
-        return p_v * p_v + self.n_rows(n_outputs) * p_v + variances.size + 1
-
     @abstractmethod
     def expert_losses(self, state: MMState) -> FloatArray:
         """Return the mean loss of each expert, (K,): −log e_k(y|x) weighted by τ_k."""

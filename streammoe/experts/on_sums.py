@@ -6,8 +6,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.kernels.batch import collect_gram, is_conjugate, softmax_gradient, softmax_sums
+from streammoe.kernels.batch import collect_gram, is_conjugate, prior_quadratic, softmax_gradient, softmax_sums
 from streammoe.kernels.linalg import invert_spd
+from streammoe.kernels.state import LearningOptions, Prior
 from streammoe.types import FloatArray
 
 Sums: TypeAlias = tuple[FloatArray, ...]
@@ -24,6 +25,10 @@ class SoftmaxPrior(NamedTuple):
     """(N, p)"""
     curvature: tuple[float, float]
 
+    def penalty(self, coefficients: FloatArray) -> float:
+        """Return what it takes from the objective."""
+        return 0.5 * self.strength * prior_quadratic(coefficients, self.target, self.gram, self.curvature)
+
     def gradient(self, coefficients: FloatArray) -> FloatArray:
         """Return the gradient of its part of the objective, (N, p)."""
         free, p = coefficients.shape
@@ -31,6 +36,11 @@ class SoftmaxPrior(NamedTuple):
         no_rows = np.zeros((0, free + 1)), np.zeros((0, p))
         softmax_gradient(coefficients, self.strength, self.gram, self.target, self.curvature, *no_rows, free, found)
         return found
+
+
+def gate_prior(prior: Prior, options: LearningOptions, gate: FloatArray) -> SoftmaxPrior:
+    """Return the prior of a gate, (K − 1, p_w), which draws it to 0."""
+    return SoftmaxPrior(prior.strength, prior.gate_gram, np.zeros_like(gate), options.curvature)
 
 
 def sums_of_softmax(coefficients: FloatArray, targets: FloatArray, X: FloatArray, reference: int) -> Sums:

@@ -27,7 +27,7 @@ from streammoe.engine.bound_mixture import (
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.intervals import NO_NOISE, table_of_noise
 from streammoe.engine.members import Single
-from streammoe.engine.mixture import TORN, Scores, no_trace
+from streammoe.engine.mixture import NO_TRACE, TORN, Scores
 from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.engine.recent import PAIRED, least_variation
 from streammoe.experts import Parameters
@@ -95,8 +95,9 @@ class Bound:
         # Functions, at which River ends its search for the memory of a model: kernels belong to the process.
         kernel = module.learn
         self._kernel: Callable[[], Any] = lambda: kernel
-        self.rows_at_once = rows_at_once(sum(len(gram) * gram.shape[1] ** 2 for gram in _grams(phase)))
         singles: tuple[Single, ...] = () if phase.portfolio is None else phase.portfolio.singles
+        grams = [state.gate_gram[None], state.expert_grams, *(single.expert.expert_grams for single in singles)]
+        self.rows_at_once = rows_at_once(sum(len(gram) * gram.shape[1] ** 2 for gram in grams))
         states = [state, *(single.state for single in singles if single.kind.sees == "all")]
         rows, p_w, p_v = context.family.n_rows(M), encoder.gate_width, encoder.expert_width
         if state.gate_gram.shape[0] != p_w or any(each.experts.shape[1:] != (rows, p_v) for each in states):
@@ -221,7 +222,7 @@ class Bound:
         """Return what the kernel has written of rows."""
         M, E = self._M, self.n_experts
         if not traced:
-            return Scores(out[:, 0], out[:, 1 : 1 + M], no_trace())
+            return Scores(out[:, 0], out[:, 1 : 1 + M], NO_TRACE)
         trace = trace_of(out[:, 2 + M + self.n_fields :], E, M, self._Q, self._n_ranked)
         return Scores(out[:, 0], out[:, 1 : 1 + M], trace, gate=out[:, out.shape[1] - self._K :])
 
@@ -441,13 +442,6 @@ def _rows(numbers: Mapping[str, int]) -> dict[str, AnyArray]:
         "beside_served": np.empty((1, numbers["M"])),
         "rank": np.empty((2, numbers["T"])),
     }
-
-
-def _grams(phase: Any) -> list[FloatArray]:
-    """Return the Gram matrices of all that learns, (K, p, p) each."""
-    state, portfolio = phase.leader.state, phase.portfolio
-    own = [] if portfolio is None else [single.expert.expert_grams for single in portfolio.singles]
-    return [state.gate_gram[None], state.expert_grams, *own]
 
 
 def _detector(context: Context, phase: Any) -> DriftDetector | None:

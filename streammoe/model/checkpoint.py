@@ -12,8 +12,9 @@ from streammoe.engine.portfolio import PREFIX, Portfolio
 from streammoe.engine.recent import RecentEvents, restored_parameters
 from streammoe.engine.reservoir import PREFIX as RESERVOIR
 from streammoe.engine.reservoir import Reservoir
-from streammoe.engine.state import MMState, restored_state
+from streammoe.engine.state import restored_state
 from streammoe.errors import PoisonedModel
+from streammoe.kernels.state import MMState
 from streammoe.model import lags, level_means
 from streammoe.model.checks import LARGEST_WEIGHT
 from streammoe.model.context import Context
@@ -118,18 +119,8 @@ def restore(learner: Learner, arrays: Mapping[str, AnyArray]) -> None:
 
 
 def _recent(context: Context, arrays: Mapping[str, AnyArray], n: int, known_shape: tuple[int, ...]) -> RecentEvents:
-    encoder, n_outputs = context.encoder, context.targets.n_outputs
-    n_fields = len(encoder.fields)
-    recent = RecentEvents.from_arrays(
-        arrays,
-        context.family,
-        n=n,
-        n_fields=n_fields,
-        most_experts=context.options.most_experts,
-        n_outputs=n_outputs,
-        p_w=encoder.gate_width,
-        p_v=encoder.expert_width,
-    )
+    n_fields = len(context.encoder.fields)
+    recent = RecentEvents.from_arrays(arrays, context.family, context.padded_shape, n=n, n_fields=n_fields)
     fits = all(theta.experts.shape == known_shape for _, theta in recent.earlier)
     require(fits, "arrays recent.earlier are of another number of experts than the model")
     _check_raw(context, *recent.rows(n_fields)[:2], "recent.Y")
@@ -180,9 +171,8 @@ def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
     fitted_at, is_settled = array_of(arrays, PROGRESS, "int64", (2,), least=-1, most=n).tolist()
     require(is_settled in {0, 1}, f"array {PROGRESS} holds {[fitted_at, is_settled]}; the latter is 0 or 1")
     fit = Fit.from_arrays(arrays, context, n)
-    K, _, p_v = state.experts.shape
-    sizes = {"most": K, "n_outputs": n_outputs, "p_w": encoder.gate_width, "p_v": p_v}
-    fitted = restored_parameters(arrays, FITTED.removesuffix("."), context.family, **sizes)
+    K, shape = len(state.experts), context.padded_shape
+    fitted = restored_parameters(arrays, FITTED.removesuffix("."), context.family, shape._replace(n_experts=K))
     require(len(fitted.experts) == K, f"array {FITTED}experts is not for {K} experts, as the mixture is")
     return Streaming(
         candidate._replace(residual=residual), portfolio, fitted_at, is_settled=bool(is_settled), fit=fit, fitted=fitted
@@ -190,19 +180,11 @@ def _phase(context: Context, arrays: Mapping[str, AnyArray]) -> Phase:
 
 
 def _state(context: Context, arrays: Mapping[str, AnyArray]) -> MMState:
-    options, encoder = context.options, context.encoder
+    options = context.options
     most, K = options.most_experts, len(array_of(arrays, "state.masses", "float64", (None,)))
     possible = {1, most} if not options.is_choosing else range(1, most + 1)
     require(K in possible, f"array state.masses is for {K} experts; 1 to {most} are possible")
-    return restored_state(
-        arrays,
-        "state",
-        context.family,
-        n_experts=K,
-        n_outputs=context.targets.n_outputs,
-        p_w=encoder.gate_width,
-        p_v=encoder.expert_width,
-    )
+    return restored_state(arrays, "state", context.family, context.padded_shape._replace(n_experts=K))
 
 
 def _may_be_saved(name: str, array: AnyArray) -> bool:

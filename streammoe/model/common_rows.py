@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from streammoe.engine.reservoir import PREFIX as RESERVOIR
-from streammoe.engine.reservoir import Reservoir, Sample
+from streammoe.engine.recent import Rows
+from streammoe.engine.reservoir import Reservoir
 from streammoe.model.learner import Learner
 from streammoe.types import FloatArray, IntArray
 
@@ -56,78 +57,49 @@ def fill_reservoir(new: Learner, learners: Sequence[Learner], weights: FloatArra
     # A weighted sample without replacement (Efraimidis and Spirakis, Information Processing Letters 97, 2006).
     keys = np.log1p(-np.random.default_rng((seed, n)).random(len(chances))) / chances
     kept = np.sort(np.argsort(-keys, kind="stable")[:size])
-    arrays = {
-        f"{RESERVOIR}X": sample.X[kept],
-        f"{RESERVOIR}Y": sample.Y[kept],
-        f"{RESERVOIR}weights": sample.weights[kept],
-        f"{RESERVOIR}seen": np.array([n if len(kept) == size else len(kept)], dtype=np.int64),
-    }
-    context.reservoir = Reservoir.from_arrays(
-        arrays,
-        context.family,
-        size=size,
-        seed=seed,
-        n_fields=len(new.encoder.fields),
-        n_outputs=new.targets.n_outputs,
-    )
+    context.reservoir = Reservoir(size, seed, sample.part(kept), n if len(kept) == size else len(kept))
 
 
-def _of_different_events(sample: Sample, chances: FloatArray, owners: IntArray) -> tuple[Sample, FloatArray]:
+def _of_different_events(sample: Rows, chances: FloatArray, owners: IntArray) -> tuple[Rows, FloatArray]:
     """Return rows of several models with each event once, and how many events each then stands for.
 
     Models that began from the same one keep the same events. If each of these entered the next sample several times,
     fewer and fewer different ones would be left, as lines of descent die out.
 
-    >>> sample = Sample(np.array([[0.1], [0.7], [0.1], [0.9]]), np.zeros((4, 1)), np.ones(4))
+    >>> sample = Rows(np.array([[0.1], [0.7], [0.1], [0.9]]), np.zeros((4, 1)), np.ones(4))
     >>> found, chances = _of_different_events(sample, np.array([5.0, 5.0, 3.0, 3.0]), np.array([0, 0, 1, 1]))
     >>> found.X[:, 0].tolist(), chances.tolist()
     ([0.1, 0.7, 0.9], [8.0, 5.0, 3.0])
     """
-    rows = row_numbers(np.column_stack((sample.weights, sample.Y, sample.X)))
-    # Equal rows of one model are different events: the first of a model is the first of another one, and so on.
-    of_models = rows * (int(owners.max()) + 1) + owners
-    order = np.argsort(of_models, kind="stable")
-    starts = np.flatnonzero(np.diff(of_models[order], prepend=-1))
-    times = np.empty(len(rows), dtype=np.int64)
-    times[order] = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
-    _, first, events = np.unique(rows * (int(times.max()) + 1) + times, return_index=True, return_inverse=True)
-    totals = np.zeros(len(first))
-    np.add.at(totals, events, chances)
-    order = np.argsort(first)
-    return Sample(*(array[first[order]] for array in sample)), totals[order]
+    rows = np.column_stack((sample.weights, sample.Y, sample.X))
+    rows = np.where(np.isnan(rows), np.nan, rows + 0.0)  # each missing value has the same bytes, and −0 those of 0
+    times: Counter[tuple[bytes, int]] = Counter()
+    places: dict[tuple[bytes, int], int] = {}
+    found: list[int] = []
+    totals: list[float] = []
+    for at, (row, owner, chance) in enumerate(zip(rows, owners.tolist(), chances.tolist(), strict=True)):
+        event = row.tobytes()
+        # Equal rows of one model are different events: the first of a model is the first of another one, and so on.
+        times[event, owner] += 1
+        place = places.setdefault((event, times[event, owner]), len(places))
+        if place == len(found):
+            found.append(at)
+            totals.append(0.0)
+        totals[place] += chance
+    return sample.part(np.array(found)), np.array(totals)
 
 
-def row_numbers(rows: FloatArray) -> IntArray:
-    """Return for each row the number of its kind: equal rows have the same one, NaN being equal to NaN.
-
-    Rows count as equal if their hashes of 64 bits are: sorting rows would take ten times as long.
-
-    >>> row_numbers(np.array([[0.0, np.nan], [1.0, 2.0], [-0.0, np.nan]])).tolist() in ([0, 1, 0], [1, 0, 1])
-    True
-    """
-    bits = np.where(np.isnan(rows), np.nan, rows + 0.0).T.copy().view(np.uint64)
-    hashes = np.zeros(len(rows), dtype=np.uint64)
-    for column in bits:
-        # The steps of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-        hashes = (hashes ^ column) + np.uint64(0x9E3779B97F4A7C15)
-        hashes = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        hashes = (hashes ^ (hashes >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        hashes ^= hashes >> np.uint64(31)
-    found: IntArray = np.unique(hashes, return_inverse=True)[1]
-    return found
-
-
-def events_of(new: Learner, learner: Learner) -> Sample:
+def events_of(new: Learner, learner: Learner) -> Rows:
     """Return the events in the reservoir of a learner in the coordinates of the new one."""
-    _, X, Y, weights = learner.reservoir_rows()
+    X, Y, weights = learner.reservoir_rows()
     if not len(X):  # there may be no reservoir, which does not know the number of targets
-        return Sample(np.empty((0, len(new.encoder.fields))), np.empty((0, 1)), weights)
+        return Rows(np.empty((0, len(new.encoder.fields))), np.empty((0, 1)), weights)
     output = outputs_of(new, learner)
     own = output[Y.astype(np.int64)].astype(np.float64) if new.targets.are_labels else Y[:, output]
-    return Sample(new.encoder.columns.translated(X, learner.encoder.columns), own, weights)
+    return Rows(new.encoder.columns.translated(X, learner.encoder.columns), own, weights)
 
 
-def reservoir_events(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> tuple[Sample, FloatArray]:
+def reservoir_events(new: Learner, learners: Sequence[Learner], weights: FloatArray) -> tuple[Rows, FloatArray]:
     """Return the different events of all reservoirs in the coordinates of the new learner, and how many each is for."""
     samples, counts, owners = [], [], []
     for m, (learner, weight) in enumerate(zip(learners, weights, strict=True)):
@@ -136,6 +108,6 @@ def reservoir_events(new: Learner, learners: Sequence[Learner], weights: FloatAr
             counts.append(np.full(n, weight / n))
             owners.append(np.full(n, m))
     if not samples:
-        return Sample(np.empty((0, 0)), np.empty((0, 0)), np.empty(0)), np.empty(0)
-    together = Sample(*(np.concatenate(arrays) for arrays in zip(*samples, strict=True)))
+        return Rows(np.empty((0, 0)), np.empty((0, 0)), np.empty(0)), np.empty(0)
+    together = Rows(*(np.concatenate(arrays) for arrays in zip(*samples, strict=True)))
     return _of_different_events(together, np.concatenate(counts), np.concatenate(owners))

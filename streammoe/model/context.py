@@ -15,8 +15,8 @@ from streammoe.columns.kinds import ColumnKind, GivenKinds
 from streammoe.columns.layout import Layout
 from streammoe.columns.scaling import come_from_a_running_scaler
 from streammoe.engine import em, mixture, schedule
-from streammoe.engine.bound_mixture import BoundMixture
-from streammoe.engine.cost import Shape, row_cost_with_matrices
+from streammoe.engine.bound_mixture import learn_features
+from streammoe.engine.cost import Shape, row_cost
 from streammoe.engine.drift import DriftDetector
 from streammoe.engine.interruption import interruptible
 from streammoe.engine.members import with_series
@@ -24,11 +24,9 @@ from streammoe.engine.mixture import Candidate
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.products import MOST_FEATURES, terms_of
 from streammoe.engine.recent import RecentEvents, capacity_for
-from streammoe.engine.reservoir import PREFIX as RESERVOIR
 from streammoe.engine.reservoir import Reservoir
-from streammoe.engine.state import MMState
 from streammoe.kernels import features
-from streammoe.kernels.state import LearningOptions
+from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.model.lags import SERIES_LAGS, LagMemory, Past
 from streammoe.model.level_means import LevelMeans, values_of
 from streammoe.model.targets import Targets
@@ -37,7 +35,7 @@ from streammoe.options import FeatureOptions, Options
 from streammoe.replacements import Noticed
 from streammoe.schedules import Restarted, Steps
 from streammoe.text import shown
-from streammoe.types import BoolArray, FloatArray, IntArray
+from streammoe.types import FloatArray, IntArray
 
 SCALER_COST = 100
 """Rough multiply-adds per value when fitting scales, which need quantiles."""
@@ -101,8 +99,8 @@ class Context(Noticed):
         self.warmed_up_at = 0
         self.reported: set[tuple[int, str]] = set()
 
-    def copy(self, spare: Context | None = None) -> Context:
-        """Return an independent copy; arrays of `spare` may be reused."""
+    def copy(self) -> Context:
+        """Return an independent copy."""
         other = copy.copy(self)
         other.targets = self.targets.copy()
         other.encoder = self.encoder.copy()
@@ -111,7 +109,7 @@ class Context(Noticed):
         other.past = self.past and self.past.copy()
         other.detector = self.detector and self.detector.copy()
         other.recent = self.recent.copy()
-        other.reservoir = self.reservoir and self.reservoir.copy(None if spare is None else spare.reservoir)
+        other.reservoir = self.reservoir and self.reservoir.copy()
         other.mean_weight = self.mean_weight.copy()
         other.outliers = self.outliers.copy()
         return other
@@ -133,11 +131,16 @@ class Context(Noticed):
         return Shape(self.options.most_experts, n_rows, encoder.n_gate_features, encoder.n_expert_features)
 
     @property
+    def padded_shape(self) -> Shape:
+        """The same with the padding of features, as states have it."""
+        return self.shape._replace(p_w=self.encoder.gate_width, p_v=self.encoder.expert_width)
+
+    @property
     def capacity(self) -> int:
         """How many of the latest rows are kept."""
         encoder, asked = self.encoder, self.options.warmup or 0
         row_bytes = 8 * (len(encoder.fields) + encoder.n_outputs + 2)
-        row_work = row_cost_with_matrices(self.family, self.shape)
+        row_work = row_cost(self.family, self.shape, has_matrices=True)
         return capacity_for(encoder.n_expert_features, row_bytes, row_work, asked + asked // 2)
 
     @property
@@ -165,8 +168,7 @@ class Context(Noticed):
 
     def candidate(self, state: MMState) -> Candidate:
         """Return a mixture that continues from a state, with everything that its steps need."""
-        n_outputs = self.targets.n_outputs
-        residual = mixture.new_residual(self.family, state, n_outputs)
+        residual = mixture.new_residual(state)
         return Candidate(state, residual, self.learning_options(len(state.masses)))
 
     def blank_portfolio(self, terms: IntArray | None, *, is_trusted: bool = False) -> Portfolio:
@@ -205,27 +207,16 @@ class Context(Noticed):
         multiplied = np.setdiff1d(columns, 1 + unscaled) if options.standardize else columns
         return terms_of(p, multiplied, np.diag(np.full(p, np.inf)))
 
-    def blank_mixture(self) -> MMState:
-        """Return the mixture before its first fit: one expert that has learned nothing."""
-        return self.random_start(1)
-
-    def bound_mixture(self, state: MMState, steps: Steps) -> BoundMixture:
-        """Bind a mixture apart from the portfolio to the kernel that learns rows of features."""
-        return BoundMixture(self.family, self.candidate(state), steps, self.targets.n_outputs)
+    def learn_apart(self, state: MMState, steps: Steps, *rows: FloatArray) -> None:
+        """Let a mixture apart from the portfolio learn rows of a buffer in place."""
+        learn_features(self.family, self.candidate(state), steps, *rows, n_outputs=self.targets.n_outputs)
 
     def random_start(self, n_experts: int) -> MMState:
         """Return a state of so many random experts; of one, that of its prior."""
-        options = self.options
-        return mixture.random_start(
-            self.family,
-            n_experts=n_experts,
-            p_w=self.encoder.gate_width,
-            p_v=self.encoder.expert_width,
-            n_outputs=self.targets.n_outputs,
-            prior_strength=options.prior_strength,
-            seed=options.seed,
-            n_features=self.encoder.n_expert_features,
-        )
+        encoder, options = self.encoder, self.options
+        sizes = encoder.gate_width, encoder.expert_width, self.targets.n_outputs
+        prior = self.family.unit_prior(options.prior_strength, *sizes)
+        return mixture.random_start(self.family, prior, n_experts, encoder.n_expert_features, options.seed)
 
     # -- Buffered rows -------------------------------------------------------------------------------------------------
 
@@ -258,41 +249,20 @@ class Context(Noticed):
                 )
 
     def buffer(self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray) -> em.Buffer:
-        """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder; see `fitted_rows`."""
-        scaler = encoder.scaler
-        X, Y, weights = self.fitted_rows(encoder, X, Y, weights)
+        """Convert raw rows to a buffer for batch fits, in the coordinates of an encoder.
+
+        An input that would be out of range if it came now is missing, and others are held to what was seen. A row of
+        which a target would be, or is taken for an error, has no weight; all its targets are the centre.
+        """
+        scaler, left_out = encoder.scaler, np.zeros(len(Y), dtype=np.bool_)
+        if self.family.is_metric:
+            left_out |= np.isnan(plausible_targets(encoder, Y)).any(axis=1)
+        if self.doubts_targets:
+            left_out |= encoder.target_bounds.are_far(Y).any(axis=1)
+        X = encoder.hold(plausible_inputs(encoder, X))[0]
         W, R = interruptible(DESIGN_COST * len(X) * encoder.expert_width, encoder.design, X)
-        targets = (Y - scaler.target_center) / scaler.target_scale
-        return em.Buffer(W, R, targets, np.ascontiguousarray(weights))
-
-    def fitted_rows(
-        self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return raw rows of a buffer as a fit takes them: `judged`, with inputs held to what was seen.
-
-        A row of which a target is taken for an error, too, has no weight; all its targets are the centre.
-        """
-        left_out = self.left_out(encoder, Y)[:, None]
-        X, Y, weights = _leaving_out(left_out, encoder, X, Y, weights, encoder.scaler.target_center)
-        return encoder.hold(X)[0], Y, weights
-
-    def left_out(self, encoder: Encoder, Y: FloatArray) -> BoolArray:
-        """Return which of the buffered rows, (n,), a fit leaves out for their target."""
-        absurd = np.asarray(self._absurd(encoder, Y).any(axis=1))
-        return absurd | encoder.target_bounds.are_far(Y).any(axis=1) if self.doubts_targets else absurd
-
-    def judged(
-        self, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray, center: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return raw rows of a buffer without what would be out of range if it came now.
-
-        Such an input is missing. Such a target is `center`, and the row has no weight.
-        """
-        return _leaving_out(self._absurd(encoder, Y), encoder, X, Y, weights, center)
-
-    def _absurd(self, encoder: Encoder, Y: FloatArray) -> BoolArray:
-        """Return which targets of buffered rows, (n, Q), would be out of range if they came now."""
-        return np.isnan(plausible_targets(encoder, Y)) if self.family.is_metric else np.zeros(Y.shape, dtype=np.bool_)
+        targets = (np.where(left_out[:, None], scaler.target_center, Y) - scaler.target_center) / scaler.target_scale
+        return em.Buffer(W, R, targets, np.where(left_out, 0.0, weights))
 
     @property
     def doubts_targets(self) -> bool:
@@ -314,14 +284,6 @@ class Context(Noticed):
             relative[i] = weights[i] / mean
         self.mean_weight[0] = mean
         return relative
-
-    # -- A sample ------------------------------------------------------------------------------------------------------
-
-    def resize_reservoir(self) -> None:
-        """Let the sample of events have the size that the options ask for."""
-        size = self.options.reservoir
-        before = Reservoir(size, self.options.seed) if self.reservoir is None else self.reservoir
-        self.reservoir = before.resized(size) if size else None
 
     # -- Earlier events ------------------------------------------------------------------------------------------------
 
@@ -363,13 +325,9 @@ class Context(Noticed):
             self.past.is_timely = before.past.is_timely
         if self.reservoir is not None and before.reservoir is not None:
             # The same events were drawn; their weights as they were given are not among the rows that are kept.
-            F = len(self.encoder.fields)
             given = before.reservoir.rows(len(before.encoder.fields)).weights
-            arrays = self.reservoir.arrays(F) | {f"{RESERVOIR}weights": given}
-            sizes = {"size": self.options.reservoir, "seed": self.options.seed}
-            self.reservoir = Reservoir.from_arrays(
-                arrays, self.family, **sizes, n_fields=F, n_outputs=self.targets.n_outputs
-            )
+            rows = self.reservoir.rows(len(self.encoder.fields))._replace(weights=given)
+            self.reservoir = Reservoir(self.options.reservoir, self.options.seed, rows, self.reservoir.seen)
 
     def new_level_means(
         self, identifiers: Sequence[Any], taken: Collection[Any], values: Sequence[Any] | None = None
@@ -426,10 +384,3 @@ class Context(Noticed):
     def ranged(self, targets: FloatArray) -> FloatArray:
         """Return targets for range checks: class indexes are exempt, but NaN still means "no target"."""
         return targets if self.family.is_metric else 0.0 * targets
-
-
-def _leaving_out(
-    left_out: BoolArray, encoder: Encoder, X: FloatArray, Y: FloatArray, weights: FloatArray, center: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return rows with plausible inputs, and without these targets, (n, Q), or all targets of these rows, (n, 1)."""
-    return plausible_inputs(encoder, X), np.where(left_out, center, Y), np.where(left_out.any(axis=1), 0.0, weights)

@@ -27,10 +27,11 @@ from streammoe.engine.members import CURVED, KINDS, Single, series_width
 from streammoe.engine.mixture import served_parameters
 from streammoe.engine.portfolio import Portfolio
 from streammoe.engine.products import MOST_FEATURES, merits, terms_of
-from streammoe.engine.recent import restored_parameters
-from streammoe.engine.state import MMState, copy_state, widen, with_class
+from streammoe.engine.recent import Rows, restored_parameters
+from streammoe.engine.state import copy_state, widen, with_class
 from streammoe.experts import Parameters
 from streammoe.kernels.features import CENTERED_AT
+from streammoe.kernels.state import MMState
 from streammoe.model.context import DESIGN_COST, SCALER_COST, Context
 from streammoe.schedules import Steps
 from streammoe.types import AnyArray, BoolArray, FloatArray
@@ -104,19 +105,8 @@ class Found(NamedTuple):
         if state is not None:
             state.n[0] = plan.n
             if len(X):
-                context.bound_mixture(state, context.steps if plan.is_fitting else steps).learn(W, R, targets, weights)
+                context.learn_apart(state, context.steps if plan.is_fitting else steps, W, R, targets, weights)
         return Found(encoder, portfolio, state)
-
-
-class Rows(NamedTuple):
-    """Raw rows in range."""
-
-    X: FloatArray
-    """(n, F), NaN where missing."""
-    Y: FloatArray
-    """(n, Q)"""
-    weights: FloatArray
-    """(n,)"""
 
 
 class Fit:
@@ -218,15 +208,7 @@ class Fit:
         require(not has_later, f"array {NAME}plan holds {given}, but there are later columns or classes in its rows")
         X = np.ascontiguousarray(rows.X[:, :F])
         frozen.encoder.columns.check_rows(X)
-        start = restored_parameters(
-            arrays,
-            f"{NAME}start",
-            context.family,
-            most=context.options.most_experts,
-            n_outputs=n_outputs,
-            p_w=frozen.encoder.gate_width,
-            p_v=frozen.encoder.expert_width,
-        )
+        start = restored_parameters(arrays, f"{NAME}start", context.family, frozen.padded_shape)
         return cls(frozen, rows._replace(X=X), plan, start)
 
     # -- The fit -------------------------------------------------------------------------------------------------------
@@ -263,8 +245,8 @@ class Fit:
             start = rescaled(self.start, before, encoder.scaler, context) if plan.is_scaling else self.start
             state = yield from _fitted(context, buffer, start, is_searching=plan.is_searching)
         elif plan.is_scaling:
-            state = context.blank_mixture()
-            context.bound_mixture(state, context.family.warmup_schedule).learn(*buffer)
+            state = context.random_start(1)
+            context.learn_apart(state, context.family.warmup_schedule, *buffer)
             yield len(X) * search.step_cost(context.shape)
         return Found(encoder, portfolio, state)
 
@@ -273,8 +255,8 @@ def new_fit(context: Context, state: MMState, *, is_settled: bool) -> Fit:
     """Return the fit that begins now, at the count of events of the mixture's state."""
     n, first, n_rows = int(state.n[0]), context.first_fit, context.recent.count
     if context.detector is not None and context.detector.last is not None:
-        X, _, _ = context.recent.since_change(context.detector.last, n, len(context.encoder.fields), n_rows)
-        n_rows = max(len(X), 1)
+        rows = context.recent.since_change(context.detector.last, n, len(context.encoder.fields), n_rows)
+        n_rows = max(len(rows.X), 1)
     is_fitting = schedule.next_fit(n - 1, first) == n
     is_searching = is_fitting and schedule.is_searched(n, first)
     plan = Plan(n, n_rows, not is_settled, is_fitting, is_searching)
@@ -289,9 +271,8 @@ def new_fit(context: Context, state: MMState, *, is_settled: bool) -> Fit:
 
 def rows_of(context: Context, n: int, since: int = 0) -> Rows:
     """Return the latest n rows that are kept, but for those of the `since` events at the end."""
-    X, Y, weights = context.recent.rows(len(context.encoder.fields), n + since)
-    stop = len(X) - since
-    return Rows(X[:stop], Y[:stop], weights[:stop])
+    rows = context.recent.rows(len(context.encoder.fields), n + since)
+    return rows.part(slice(len(rows.X) - since))
 
 
 def take_scales(context: Context, X: FloatArray, Y: FloatArray) -> None:
@@ -412,16 +393,7 @@ def _fitted(context: Context, buffer: Buffer, start: Parameters | None, *, is_se
         return (yield from fit(options.most_experts))
     if start is not None and not is_searching:
         return (yield from fit(len(start.experts)))
-    encoder = context.encoder
-    state, costs = yield from model_selection.cheapest(
-        family,
-        buffer,
-        fit,
-        max_experts=options.most_experts,
-        n_outputs=n_outputs,
-        p_w=encoder.n_gate_features,
-        p_v=encoder.n_expert_features,
-    )
+    state, costs = yield from model_selection.cheapest(family, buffer, fit, context.shape, n_outputs)
     LOGGER.info(
         "the model has %d experts; nats that each number of experts costs more: %s",
         len(state.masses),

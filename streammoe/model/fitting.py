@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,35 +13,21 @@ from streammoe.columns.fitting import fit_bounds
 from streammoe.engine import batch, em, mixture, model_selection, search
 from streammoe.engine.batch import Descent, Listener
 from streammoe.engine.jobs import Job, run_job
-from streammoe.engine.state import MMState
+from streammoe.engine.recent import Rows
 from streammoe.errors import ConfigError
 from streammoe.experts import Parameters
-from streammoe.kernels.state import Prior
+from streammoe.kernels.state import MMState, Prior
 from streammoe.model.context import Context
 from streammoe.model.gathering import gathered
 from streammoe.model.learner import Learner
 from streammoe.model.predicting import score
-from streammoe.types import BoolArray, FloatArray
+from streammoe.types import BoolArray
 
 RESTARTS = 5
 """Starts of each kind of a batch fit."""
 LOGGER = logging.getLogger("streammoe.estimators")
 Run: TypeAlias = Callable[..., tuple[Descent, MMState]]
 """`streammoe.engine.batch.fit` with its stopping rules bound."""
-
-
-class Fitted(NamedTuple):
-    """A batch fit, with the fitted model's scores of its rows."""
-
-    descent: Descent
-    weights: FloatArray
-    """(n,) weights of the rows."""
-    targets: FloatArray
-    """(n, Q) numbers, or (n, 1) indexes of classes."""
-    losses: FloatArray
-    """(n,) −log s(y|x) in the target's own units."""
-    predictions: FloatArray
-    """(n, Q) the regression function, or (n, M) class probabilities."""
 
 
 def fit_gathered(
@@ -51,12 +37,12 @@ def fit_gathered(
     rounds: int,
     tolerance: float,
     on_round: Listener | None,
-) -> Fitted:
-    """Fit the gathered rows; streaming continues from the result.
+) -> tuple[Descent, Rows, mixture.Scores]:
+    """Fit the gathered rows, and return them with the fitted model's scores; streaming continues from the result.
 
     Args:
         learner: one that has gathered rows instead of learning them.
-        method: how to fit; this, `rounds`, `tolerance`, `step` and `on_round` as in `streammoe.engine.batch.fit`.
+        rounds, tolerance, on_round: as in `streammoe.engine.batch.fit`.
         from_model: start at the averaged parameters, with the model's prior and scales; else at the
             starts of a warm-up.
 
@@ -65,7 +51,7 @@ def fit_gathered(
         UnsoundError: the fit is not finite.
     """
     phase, context = learner.phase, learner.context
-    X, Y, weights = gathered(learner)
+    X, Y, weights = rows = gathered(learner)
     if not len(X):
         raise ConfigError("fit: got no row with a target and a weight above 0; give at least one")
     if from_model:
@@ -78,23 +64,15 @@ def fit_gathered(
     if from_model and phase.leader is not None:
         descent, state = run(*at_the_model(context, phase.leader, buffer))
     else:
-        descent, state = from_warmup(context, buffer, run)
+        options = context.options
+        most = options.most_experts
+        job = _choose(context, buffer, run) if options.is_choosing else _refit(context, buffer, most, run)
+        descent, state = run_job(job)
     context.reported = set()
     learner.start(state)
     warn_of_want(context, np.asarray(np.isnan(X).all(axis=0)), len(X), len(state.masses))
     scores, _ = score(learner, X, Y)
-    return Fitted(descent, weights, Y, scores.losses, scores.predictions)
-
-
-def from_warmup(context: Context, buffer: em.Buffer, run: Run) -> tuple[Descent, MMState]:
-    """Fit rows from new starts, for each number of experts if that is to be chosen.
-
-    Raises:
-        UnsoundError: the fit is not finite.
-    """
-    if context.options.is_choosing:
-        return run_job(_choose(context, buffer, run))
-    return run_job(_refit(context, buffer, context.options.most_experts, run))
+    return descent, rows, scores
 
 
 def warn_of_want(context: Context, is_empty: BoolArray, n: int, n_experts: int) -> None:
@@ -103,8 +81,7 @@ def warn_of_want(context: Context, is_empty: BoolArray, n: int, n_experts: int) 
     empty = [repr(encoder.fields[at]) for at in np.flatnonzero(is_empty)]
     if empty:
         LOGGER.warning("no row holds a value of %s, so nothing was learned from it", ", ".join(empty))
-    sizes = (context.targets.n_outputs, encoder.n_gate_features, encoder.n_expert_features)
-    free = model_selection.n_parameters(context.family, n_experts, *sizes)
+    free = model_selection.n_parameters(context.family, context.shape._replace(n_experts=n_experts))
     if n < free:
         LOGGER.warning(
             "fitted a model with %d free parameters to %d rows, which says little about other rows: give more rows, or "
@@ -121,8 +98,8 @@ def _refit(context: Context, buffer: em.Buffer, n_experts: int, run: Run) -> Job
     steps = context.learning_options(n_experts)
     problem = yield from search.with_own_prior(context.family, buffer, context.targets.n_outputs, steps)
     searched = search.without_outliers(problem)
-    starts = yield from search.best_starts(searched, n_experts, RESTARTS, rng)
-    return run(problem, starts.thetas, folds=starts.folds if searched is problem else None)
+    starts, folds = yield from search.best_starts(searched, n_experts, RESTARTS, rng)
+    return run(problem, starts, folds=folds if searched is problem else None)
 
 
 def _choose(context: Context, buffer: em.Buffer, run: Run) -> Job[tuple[Descent, MMState]]:
@@ -133,33 +110,20 @@ def _choose(context: Context, buffer: em.Buffer, run: Run) -> Job[tuple[Descent,
         descents[n_experts], state = yield from _refit(context, buffer, n_experts, run)
         return state
 
-    best, _ = yield from model_selection.cheapest(
-        context.family,
-        buffer,
-        fit,
-        max_experts=context.options.most_experts,
-        n_outputs=context.targets.n_outputs,
-        p_w=context.encoder.n_gate_features,
-        p_v=context.encoder.n_expert_features,
-    )
+    n_outputs = context.targets.n_outputs
+    best, _ = yield from model_selection.cheapest(context.family, buffer, fit, context.shape, n_outputs)
     return descents[len(best.masses)], best
 
 
 def at_the_model(context: Context, leader: mixture.Candidate, buffer: em.Buffer) -> tuple[em.Em, Sequence[Parameters]]:
     """Return EM on rows under the prior of a model, and the one start that it is itself."""
     state, _, options = leader
-    strength = max(context.options.prior_strength, search.LEAST_STRENGTH)
-    problem = em.Em(context.family, buffer, prior_of(state, strength, options.variance_floor), options)
-    return problem, [Parameters(state.average_gate, state.average_experts, state.average_variances)]
-
-
-def prior_of(state: MMState, strength: float, variance_floor: float) -> Prior:
-    """Return the prior of a state."""
-    return Prior(
-        strength,
+    prior = Prior(
+        max(context.options.prior_strength, search.LEAST_STRENGTH),
         state.prior_gate_gram,
         state.prior_expert_gram,
         state.prior_experts,
         state.prior_variances,
-        variance_floor,
+        options.variance_floor,
     )
+    return em.Em(context.family, buffer, prior, options), [mixture.served_parameters(state)]

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 
 from streammoe.engine import mixture
+from streammoe.engine.recent import Rows
 from streammoe.model.context import Context, Moves
-from streammoe.model.fits import Rows
 from streammoe.model.learner import Learner
 from streammoe.model.phase import Phase, Served, unlearned
 from streammoe.model.streaming import Empty, Streaming
@@ -20,8 +20,7 @@ def joined_rows(rows: Sequence[Rows], n_fields: int, n_targets: int) -> Rows:
     """Join rows, of which earlier ones may lack the last fields."""
     if not rows:
         return Rows(np.empty((0, n_fields)), np.empty((0, n_targets)), np.empty(0))
-    X = [np.pad(each.X, [(0, 0), (0, n_fields - each.X.shape[1])], constant_values=np.nan) for each in rows]
-    return Rows(np.concatenate(X), np.concatenate([each.Y for each in rows]), np.concatenate([r.weights for r in rows]))
+    return Rows(*map(np.concatenate, zip(*(each.widened(n_fields) for each in rows), strict=True)))
 
 
 class Gathering(Phase):
@@ -54,8 +53,7 @@ class Gathering(Phase):
         self, context: Context, X: FloatArray, Y: FloatArray, weights: FloatArray, *, traced: bool
     ) -> mixture.Scores:
         """Put the rows aside that have a target; nothing is predicted."""
-        kept = ~np.isnan(Y[:, 0])
-        self._rows.append(Rows(X[kept], Y[kept], weights[kept]))
+        self._rows.append(Rows(X, Y, weights).part(~np.isnan(Y[:, 0])))
         return unlearned(context, len(X), traced=traced)
 
     def rows(self, context: Context) -> Rows:

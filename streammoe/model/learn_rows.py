@@ -277,7 +277,7 @@ def learn_wider_run(learner: Learner, additions: Additions, event: Events, trace
 def _none_used(learner: Learner, Y: FloatArray, rejected: dict[int, InvalidEvent]) -> Outcome:
     n = len(Y)
     nothing = np.full((n, learner.targets.n_outputs), np.nan)
-    trace = mixture.no_trace()
+    trace = mixture.NO_TRACE
     return Outcome(rejected, np.zeros(n, np.bool_), Y, np.full(n, np.nan), nothing, trace, trace.shares)
 
 

@@ -15,11 +15,13 @@ from streammoe.columns.layout import MOST_IDENTIFIERS, NO_ADDITIONS, Additions, 
 from streammoe.columns.row_reader import FULL, IDENTIFIERS
 from streammoe.columns.values import check_name, not_a_mapping
 from streammoe.engine import mixture
+from streammoe.engine.recent import Rows
 from streammoe.engine.reservoir import Reservoir
-from streammoe.engine.state import MMState, UnsoundError
+from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.kernels.event import UNSOUND, UNUSUAL
 from streammoe.kernels.shared import limited_step
+from streammoe.kernels.state import MMState
 from streammoe.model.bound import Bound, Row
 from streammoe.model.checks import event_weight, names_in
 from streammoe.model.context import Context
@@ -48,19 +50,6 @@ class Snapshot(NamedTuple):
 
     context: Context
     phase: Phase
-
-
-class ReservoirRows(NamedTuple):
-    """A sample of events in their own units."""
-
-    names: list[Any]
-    """Names of the fields, those of lags first."""
-    X: FloatArray
-    """(m, F) numbers, times in seconds, codes of levels as in the encoder's `levels`; NaN where missing."""
-    Y: FloatArray
-    """(m, Q) targets, or (m, 1) indexes of classes as in the `names` of the targets."""
-    weights: FloatArray
-    """(m,) weights of the events."""
 
 
 class Learner:
@@ -165,7 +154,7 @@ class Learner:
     ) -> None:
         """Learn an event that may need more than the usual."""
         try:
-            self.undo.call(self, 1, Learner._learn_event, row, target, additions, weight, new_label, shared=False)
+            self.undo.call(self, 1, Learner._learn_event, row, target, additions, weight, new_label)
         except InvalidEvent as error:
             error.row = None  # an event by itself has no index
             raise
@@ -405,11 +394,9 @@ class Learner:
     def _widen(self, layout: Layout) -> None:
         self.phase.widen(self.context, self.context.moves(layout))
 
-    def reservoir_rows(self) -> ReservoirRows:
+    def reservoir_rows(self) -> Rows:
         """Return the sample of the events learned so far; without the option `reservoir` it has no rows."""
-        fields, reservoir = self.encoder.fields, self.context.reservoir
-        sample = (Reservoir(0, 0) if reservoir is None else reservoir).rows(len(fields))
-        return ReservoirRows(list(fields), *sample)
+        return (self.context.reservoir or Reservoir(0, 0)).rows(len(self.encoder.fields))
 
     # -- External changes ----------------------------------------------------------------------------------------------
 
@@ -418,7 +405,9 @@ class Learner:
         context = self.context
         context.options = options
         context.encoder.change(options.range_factor, options.max_levels)
-        context.resize_reservoir()
+        size = options.reservoir
+        sample = context.reservoir or Reservoir(size, options.seed)
+        context.reservoir = sample.resized(size) if size else None
         if isinstance(options, ClassifierOptions):
             context.targets.allow(options.max_classes)
         self.undo.forget()
@@ -468,7 +457,7 @@ class Learner:
 
     def snapshot(self, spare: Snapshot | None = None) -> Snapshot:
         """Copy everything that learning changes; the arrays of `spare` may be reused."""
-        return Snapshot(self.context.copy(spare and spare.context), self.phase.copy(spare and spare.phase))
+        return Snapshot(self.context.copy(), self.phase.copy(spare and spare.phase))
 
     def copy(self) -> Learner:
         """Return an independent learner, which goes on as this one would."""

@@ -11,8 +11,7 @@ import numpy as np
 from streammoe.engine.members import MOST_SERIES
 from streammoe.engine.portfolio import OF_MIXTURE, Predictor, shares_of_members
 from streammoe.engine.products import linear
-from streammoe.engine.state import MMState
-from streammoe.kernels.state import LearningOptions
+from streammoe.kernels.state import LearningOptions, MMState
 from streammoe.model.learner import Learner
 from streammoe.model.streaming import Streaming
 from streammoe.types import FloatArray, IntArray
@@ -87,7 +86,7 @@ def kept_rows(learner: Learner) -> tuple[FloatArray, FloatArray]:
 
     They are from its sample of all events, the option `reservoir`, or else the latest ones; none if it keeps none.
     """
-    _, X, Y, _ = learner.reservoir_rows()
+    X, Y, _ = learner.reservoir_rows()
     if not len(X):
         X, Y, _ = learner.context.recent.rows(len(learner.encoder.fields))
     at = np.linspace(0, len(X) - 1, min(len(X), MOST_ROWS)).astype(np.int64)

@@ -9,9 +9,9 @@ import numpy as np
 
 from streammoe.columns.fitting import ranges_of, set_ranges
 from streammoe.columns.scaling import Scaler
-from streammoe.engine.state import MMState, state_at
+from streammoe.engine.state import state_at
 from streammoe.errors import ConfigError
-from streammoe.kernels.state import Prior
+from streammoe.kernels.state import MMState, Prior
 from streammoe.model.checks import is_whole, names_in
 from streammoe.model.learner import Learner
 from streammoe.text import shown

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,8 @@ from streammoe.columns.scaling import Scaler
 from streammoe.engine import mixture
 from streammoe.engine.mixture import Candidate
 from streammoe.engine.portfolio import Predictor, Trust
-from streammoe.engine.state import MMState
 from streammoe.model.context import Context, Moves
 from streammoe.types import AnyArray, FloatArray
-
-Change: TypeAlias = Callable[[MMState], MMState]
-"""A function from a state to one with more columns or classes."""
 
 
 class Served(NamedTuple):

@@ -31,7 +31,7 @@ def score(
     served, encoder = learner.phase.served(context), context.encoder
     if not served.members:
         losses = np.full(len(X), np.nan)
-        return mixture.Scores(losses, context.targets.blank(len(X)), mixture.no_trace()), np.empty((len(X), 0))
+        return mixture.Scores(losses, context.targets.blank(len(X)), mixture.NO_TRACE), np.empty((len(X), 0))
     # Predictions reject no value: one whose powers would overflow is clipped.
     X = encoder.bounded(X)
     W, R, unheld = encoder.designs(*encoder.hold(X))

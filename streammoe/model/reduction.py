@@ -288,7 +288,7 @@ def reduce_learners(
     n: int | None = None,
     *,
     refine: bool = True,
-) -> tuple[FloatArray, FloatArray]:
+) -> FloatArray:
     """Start a new learner, which `prepare` has prepared, at the reduction of others over raw rows X.
 
     It counts n events as learned, by default as many as all others together.
@@ -298,8 +298,7 @@ def reduce_learners(
         refine: see `streammoe.reduction.reduce`.
 
     Returns:
-        (M,) mean divergence of each model's experts and gate from the reduced ones, in nats per event, and (M, K) the
-        part of each reduced expert that came from each model; columns add up to 1.
+        (M,) mean divergence of each model's experts and gate from the reduced ones, in nats per event.
     """
     total = sum(learner.n for learner in learners)
     n = total if n is None else n
@@ -322,11 +321,7 @@ def reduce_learners(
         if have_forgotten(learners, new):
             start(theta)
     fill_reservoir(new, learners, weights, n)
-    shares = np.zeros((len(learners), n_experts))
-    np.add.at(shares, (problem.local.owners, found.labels), problem.shares.sum(axis=0))
-    totals = shares.sum(axis=0)
-    shares = np.divide(shares, totals, out=np.zeros_like(shares), where=totals > 0.0)
-    return divergence_between(problem, found, W), shares
+    return divergence_between(problem, found, W)
 
 
 def _problem(new: Learner, local: Local, R: FloatArray) -> Problem:
@@ -336,7 +331,7 @@ def _problem(new: Learner, local: Local, R: FloatArray) -> Problem:
     scaler = new.encoder.scaler  # where sizes of outputs are alike, so are sums of their squares
     means = (local.means - scaler.target_center) / scaler.target_scale
     variances = local.variances / np.outer(scaler.target_scale, scaler.target_scale)
-    return Normal(local._replace(means=means, variances=variances), R, is_full=_is_full(new))
+    return Normal(local._replace(means=means, variances=variances, is_full=_is_full(new)), R)
 
 
 def _parameters(new: Learner, found: Reduction) -> Parameters:

@@ -67,7 +67,7 @@ def have_forgotten(learners: Sequence[Learner], new: Learner) -> bool:
     """Return whether a model explains the events in its own reservoir much worse than a fit of all, `new`, does."""
     n_free = _n_free(new)
     for learner in learners:
-        _, X, Y, weights = learner.reservoir_rows()
+        X, Y, weights = learner.reservoir_rows()
         if not len(X):
             continue
         theirs = events_of(new, learner)
@@ -78,6 +78,4 @@ def have_forgotten(learners: Sequence[Learner], new: Learner) -> bool:
 
 
 def _n_free(new: Learner) -> int:
-    encoder = new.encoder
-    sizes = new.targets.n_outputs, encoder.n_gate_features, encoder.n_expert_features
-    return n_parameters(new.context.family, new.n_experts, *sizes)
+    return n_parameters(new.context.family, new.context.shape._replace(n_experts=new.n_experts))

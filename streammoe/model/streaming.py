@@ -14,11 +14,9 @@ from streammoe.engine.members import CURVED
 from streammoe.engine.mixture import Candidate
 from streammoe.engine.portfolio import Portfolio, Predictor
 from streammoe.engine.state import (
-    MMState,
     UnsoundError,
     copy_array,
     copy_state,
-    is_finite,
     restart_average,
     state_arrays,
     unsound_parts,
@@ -28,10 +26,11 @@ from streammoe.engine.state import (
 from streammoe.experts import Parameters
 from streammoe.kernels.event import DRIFT, FLAGS, UNSOUND
 from streammoe.kernels.linalg import VANISHED
+from streammoe.kernels.state import MMState
 from streammoe.model.bound import Bound
 from streammoe.model.context import Context, Moves
 from streammoe.model.fits import Fit, Found, Plan, new_fit
-from streammoe.model.phase import Change, Phase, Served, in_units, unlearned
+from streammoe.model.phase import Phase, Served, in_units, unlearned
 from streammoe.replacements import Noticed
 from streammoe.schedules import Steps
 from streammoe.types import AnyArray, FloatArray
@@ -70,14 +69,6 @@ def next_look(n: int) -> int:
     if n >= LOOK_EVERY:
         return (n // LOOK_EVERY + 1) * LOOK_EVERY
     return max(FIRST_LOOK, 1 << n.bit_length())
-
-
-def events_to_refit(context: Context, n: int) -> int:
-    """Return the number of events from n until the next refit after the last drift; far beyond any stream if none."""
-    drift = context.detector and context.detector.last
-    if not drift:
-        return sys.maxsize
-    return next((drift.n + after - n for after in REFITS_AFTER if drift.n + after > n), sys.maxsize)
 
 
 def is_refitted(context: Context) -> bool:
@@ -149,7 +140,7 @@ class Streaming(Noticed, Phase):
         portfolio = context.blank_portfolio(None) if options.has_portfolio else None
         if options.warmup == 0:
             return cls(context.candidate(context.random_start(options.most_experts)), portfolio, 0, is_settled=True)
-        return cls(context.candidate(context.blank_mixture()), portfolio)
+        return cls(context.candidate(context.random_start(1)), portfolio)
 
     @classmethod
     def given(cls, context: Context, state: MMState) -> Streaming:
@@ -337,23 +328,21 @@ class Streaming(Noticed, Phase):
 
     def react(self, context: Context, found: int, bound: Bound) -> None:
         """Do what is due after the last event learned, given why the kernel has returned."""
-        detector, recent, n = context.detector, context.recent, self.n
+        detector, n = context.detector, self.n
         if found & DRIFT and detector is not None:
             detector.declare(Drift(n, *bound.closed[0, 1:].tolist()))
             self._begin_again(context)
             return
         if n == bound.next_refit:
             self.refit(context)
-        scale = context.encoder.scaler.target_scale
-        if n % JUDGE_EVERY or not self.judges(context):
-            return
-        if recent.is_narrow(JUDGE_EVERY, scale):
+        if n % JUDGE_EVERY == 0 and self.judges(context):
             self._judge(context)
 
     def next_refit(self, context: Context) -> int:
         """Return the count of events of the next fit after a drift; far beyond any stream if there is none."""
-        until = events_to_refit(context, self.n)
-        return until if until == sys.maxsize else self.n + until
+        drift, n = context.detector and context.detector.last, self.n
+        counts = [drift.n + after for after in REFITS_AFTER] if drift else []
+        return next((count for count in counts if count > n), sys.maxsize)
 
     def _rows_needed(self, context: Context) -> int:
         """Return how many of the latest events have to be kept.
@@ -372,7 +361,7 @@ class Streaming(Noticed, Phase):
             self.portfolio.begin_again()
         is_refitted = self.refit(context)
         if not is_refitted:
-            self.restart_average()
+            self.leader = self.leader._replace(state=restart_average(self.leader.state))
         return is_refitted
 
     def refit(self, context: Context) -> bool:
@@ -407,20 +396,15 @@ class Streaming(Noticed, Phase):
         context.recent.forget_parameters()
         if self.portfolio is not None:
             self.portfolio.widen(moves.expert_at, encoder.expert_width, encoder.n_expert_features)
-        self._change(
-            context,
-            lambda state: widen(state, moves.gate_at, encoder.gate_width, moves.expert_at, encoder.expert_width),
-        )
+        state, (gate_at, expert_at) = self.leader.state, moves
+        self._continue_with(context, widen(state, gate_at, encoder.gate_width, expert_at, encoder.expert_width))
 
     def add_class(self, context: Context, rng: np.random.Generator) -> None:
         n_features, gamma = context.encoder.n_expert_features, context.steps(self.n + 1)
         context.recent.forget_parameters()
         if self.portfolio is not None:
             self.portfolio.add_class(n_features)
-        self._change(context, lambda state: with_class(state, rng, n_features, gamma))
-
-    def _change(self, context: Context, change: Change) -> None:
-        self._continue_with(context, change(self.leader.state))
+        self._continue_with(context, with_class(self.leader.state, rng, n_features, gamma))
 
     def _continue_with(self, context: Context, state: MMState) -> None:
         self.leader = context.candidate(state)
@@ -448,12 +432,8 @@ class Streaming(Noticed, Phase):
             candidate, portfolio, self.fitted_at, is_settled=self.is_settled, fit=self.fit, fitted=self.fitted
         )
 
-    def restart_average(self) -> None:
-        """Restart the served average at the current parameters."""
-        self.leader = self.leader._replace(state=restart_average(self.leader.state))
-
     def is_finite(self) -> bool:
-        return is_finite(self.leader.state) and (self.portfolio is None or self.portfolio.is_finite())
+        return not unsound_parts(self.leader.state) and (self.portfolio is None or self.portfolio.is_finite())
 
 
 def _report_idle(context: Context, mixture: Candidate, n: int) -> None:

@@ -101,7 +101,6 @@ class Undo(Generic[Snapshot]):
         rows: int,
         function: Callable[..., Result],
         *arguments: Any,
-        shared: bool = True,
     ) -> Result:
         """Call a function that learns some rows and return its result; undo its changes if it raises.
 
@@ -110,8 +109,7 @@ class Undo(Generic[Snapshot]):
             rows: number of rows.
             function: takes the model and `arguments`, and may be called again with them. It is not a bound method, so
                 that a model and its record do not keep each other alive.
-            *arguments: arguments of the function.
-            shared: whether the caller may change the arguments later.
+            *arguments: arguments of the function, which the caller may change later.
 
         Raises:
             UnsoundError: numbers would not be finite; the model is as it was before.
@@ -120,15 +118,14 @@ class Undo(Generic[Snapshot]):
         The same holds for anything else that is raised, such as Ctrl-C.
         """
         self.begin(model, rows)
-        kept: Sequence[Any] | None = None
-        if rows < EVERY:
-            kept = [_own(argument) for argument in arguments] if shared else arguments
+        kept = [_own(argument) for argument in arguments] if rows < EVERY else None
         try:
             result = function(model, *arguments)
             if kept is None or self._has_expired:
                 self.forget()
             else:
-                self.note(rows, function, kept)
+                self._since.append((function, kept))
+                self._rows += rows
         except InvalidEvent:
             raise
         except BaseException:
@@ -144,11 +141,6 @@ class Undo(Generic[Snapshot]):
             self.forget()
             self._snapshot = model.snapshot(self._spare)
             self._spare = None
-
-    def note(self, rows: int, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
-        """Record a change that was made, and the function, of the model and these arguments, that makes it again."""
-        self._since.append((function, arguments))
-        self._rows += rows
 
     def notes(
         self, model: Restorable[Snapshot], function: Callable[[Any, Notes], None], n_fields: int, n_targets: int

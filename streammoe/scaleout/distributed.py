@@ -39,7 +39,8 @@ from streammoe.columns.ranges import limits_of
 from streammoe.engine.batch import Descent
 from streammoe.engine.em import Em
 from streammoe.engine.interruption import LOOK_SECONDS, FitCancelled, is_cancelled, uncancellable
-from streammoe.engine.search import LONG_ROUNDS, ample_size
+from streammoe.engine.recent import Rows
+from streammoe.engine.search import ample_size
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, SourceError, not_installed
 from streammoe.estimators import MixtureOfExperts, model_of
@@ -47,7 +48,6 @@ from streammoe.experts import Parameters
 from streammoe.experts.on_sums import Sums
 from streammoe.model import fitting
 from streammoe.model.checks import is_whole
-from streammoe.model.fits import Rows
 from streammoe.model.gathering import Gathering, gathered, gathering, joined_rows
 from streammoe.model.learner import Learner
 from streammoe.model.predicting import score
@@ -67,6 +67,8 @@ SAMPLE_ROWS = 10_000
 PIECE_ROWS = 65_536
 """Most rows of a piece, of which a worker takes one at a time. The pieces, and so the result to the last bit, do not
 depend on how many workers there are."""
+SAMPLE_ROUNDS = 200
+"""Most rounds of the fit to the sample."""
 WITHOUT_PAGES: dict[str, list[str]] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 """Configuration of Dask: nothing about a fit can be read by HTTP."""
 Reader = Callable[[MixtureOfExperts, Any], Any]
@@ -283,7 +285,7 @@ def _begun(learner: Learner, sample: Rows, plan: FitPlan) -> tuple[Em, Parameter
         fitting.fit_gathered(
             learner,
             from_model=False,
-            rounds=min(plan.rounds, LONG_ROUNDS),
+            rounds=min(plan.rounds, SAMPLE_ROUNDS),
             tolerance=max(plan.tolerance, batch.TOLERANCE),
             on_round=None,
         )
@@ -423,7 +425,7 @@ def _sample(client: Client, learner: Learner, read: _ReadParts) -> Rows:
 
 
 def _rows_at(read: tuple[bytes, Rows, _Summary], chosen: Any) -> Rows:
-    return Rows(*(np.ascontiguousarray(array[chosen]) for array in read[1]))
+    return read[1].part(chosen)
 
 
 # -- Rounds ------------------------------------------------------------------------------------------------------------
@@ -470,25 +472,21 @@ def _em(data: tuple[bytes, Any], rows: Rows, n_experts: int) -> Em:
     learner = _restored(data[0]).learner
     learner.encoder.limits = data[1]
     context = learner.context
-    buffer = context.buffer(learner.encoder, _widened(rows.X, learner), rows.Y, rows.weights)
+    buffer = context.buffer(learner.encoder, *rows.widened(len(learner.encoder.fields)))
     prior = context.family.unit_prior(0.0, buffer.W.shape[1], buffer.R.shape[1], context.targets.n_outputs)
     return Em(context.family, buffer, prior, context.learning_options(n_experts))
 
 
 def _score_sums(data: bytes, rows: Rows) -> Sums:
     """Return Σ w, Σ w · loss in the target's own units, and Σ w · squared error, or of correct labels."""
-    learner, (X, Y, weights) = _restored(data).learner, rows
-    scores, _ = score(learner, _widened(X, learner), Y)
+    learner = _restored(data).learner
+    X, Y, weights = rows.widened(len(learner.encoder.fields))
+    scores, _ = score(learner, X, Y)
     if learner.context.family.is_metric:
         each = ((Y - scores.predictions) ** 2).mean(axis=1)
     else:
         each = scores.predictions.argmax(axis=1) == Y[:, 0]
     return tuple(np.array([np.sum(weights * values)]) for values in (np.ones(len(Y)), scores.losses, each))
-
-
-def _widened(X: Any, learner: Learner) -> Any:
-    """Return rows with the fields that later parts have added."""
-    return np.pad(X, [(0, 0), (0, len(learner.encoder.fields) - X.shape[1])], constant_values=np.nan)
 
 
 def _sum(each: Sequence[Sums]) -> Sums:

@@ -14,21 +14,20 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from streammoe.engine.batch import Descent, Listener, Point, descend, point_at
-from streammoe.engine.em import Em, iterates, shortened
+from streammoe.engine.em import Em, shortened, state_of
 from streammoe.engine.interruption import uncancellable
-from streammoe.engine.state import MMState, UnsoundError, is_sound, state_at, unsound_parts
+from streammoe.engine.state import UnsoundError, sound
 from streammoe.experts import Family, Parameters
-from streammoe.experts.on_sums import SoftmaxPrior, Sums, softmax_step, sums_of_softmax
+from streammoe.experts.on_sums import Sums, gate_prior, softmax_step, sums_of_softmax
 from streammoe.kernels.batch import (
     HALVINGS,
     collect_gram,
     gate_bends,
     majorize_softmax,
-    prior_quadratic,
     softmax_objective,
     softmax_rows,
 )
-from streammoe.kernels.state import LearningOptions, Prior
+from streammoe.kernels.state import LearningOptions, MMState, Prior
 from streammoe.types import FloatArray
 
 
@@ -89,13 +88,6 @@ def gate_objective(em: Em, theta: Parameters, gate: FloatArray) -> Sums:
 # -- EM on all parts ---------------------------------------------------------------------------------------------------
 
 
-class Expected(NamedTuple):
-    """The sums of an E-step."""
-
-    gate: Sums
-    experts: Sums
-
-
 class PartitionedEm(NamedTuple):
     """EM as `streammoe.engine.em.Em`, on rows in parts."""
 
@@ -108,25 +100,19 @@ class PartitionedEm(NamedTuple):
         """Return 0: others do the work, and waiting for them can be interrupted as it is."""
         return 0.0
 
-    def e_step(self, theta: Parameters) -> tuple[float, Expected]:
-        """Return the penalized log-likelihood per event, and the rest of the E-step."""
+    def e_step(self, theta: Parameters) -> tuple[float, tuple[Sums, Sums]]:
+        """Return the penalized log-likelihood per event, and what steps of gate and experts need."""
         family, parts, prior, options = self
         (total,), *sums = parts.total(round_sums, tuple(theta))
-        bent = prior_quadratic(theta.gate, np.zeros_like(theta.gate), prior.gate_gram, options.curvature)
-        penalty = family.log_prior(theta, prior, options) - 0.5 * prior.strength * bent
-        return (penalty + float(total)) / parts.n, Expected(tuple(sums[:2]), tuple(sums[2:]))
-
-    def gate_prior(self, gate: FloatArray) -> SoftmaxPrior:
-        """Return the prior of the gate."""
-        return SoftmaxPrior(self.prior.strength, self.prior.gate_gram, np.zeros_like(gate), self.options.curvature)
+        penalty = family.log_prior(theta, prior, options) - gate_prior(prior, options, theta.gate).penalty(theta.gate)
+        return (penalty + float(total)) / parts.n, (tuple(sums[:2]), tuple(sums[2:]))
 
 
 def one_pass(em: PartitionedEm, point: Any) -> Point | None:
     """Take one step of the gate, and of experts of classes, in a round, with no pass over the rows but the E-step."""
-    expected: Expected = point.tau
-    theta = point.theta.copied()
-    softmax_step(theta.gate, em.gate_prior(theta.gate), expected.gate)
-    em.family.step_on_sums(theta, em.prior, em.options, expected.experts)
+    (gate, experts), theta = point.tau, point.theta.copied()
+    softmax_step(theta.gate, gate_prior(em.prior, em.options, theta.gate), gate)
+    em.family.step_on_sums(theta, em.prior, em.options, experts)
     for _ in range(HALVINGS):
         after = point_at(em, theta.copied())
         if after.objective >= point.objective:
@@ -153,9 +139,7 @@ def fit(
         streamed = em._replace(prior=em.prior._replace(strength=em.options.prior_strength))
         with uncancellable():
             state = statistics(streamed, descent.theta.copied())
-    if not is_sound(state):
-        raise UnsoundError(unsound_parts(state))
-    return descent, state
+    return descent, sound(state)
 
 
 def statistics(em: PartitionedEm, theta: Parameters) -> MMState:
@@ -167,37 +151,14 @@ def statistics(em: PartitionedEm, theta: Parameters) -> MMState:
     gram, pushes, masses, in_gate, in_experts, *sums = parts.total(settle_sums, tuple(start))
     expert_grams = family.settle_on_sums(theta, prior, options, tuple(sums), n)
     gate_gram = (gram + np.diag(prior.strength * prior.gate_gram)) / total
-    zeros = np.zeros_like(theta.gate)
+    own = gate_prior(prior, options, theta.gate)
     # The sums of pushes times features take the place of rows: each is a row of weight 1 of one logit.
-    majorize_softmax(
-        theta.gate,
-        gate_gram,
-        prior.strength,
-        prior.gate_gram,
-        zeros,
-        options.curvature,
-        np.eye(K - 1),
-        pushes,
-        total,
-    )
+    majorize_softmax(theta.gate, gate_gram, *own, np.eye(K - 1), pushes, total)
 
     def objective(gate: FloatArray) -> float:
-        bent = prior_quadratic(gate, zeros, prior.gate_gram, options.curvature)
-        return float(parts.total(gate_objective, tuple(start), gate)[0][0]) - 0.5 * prior.strength * bent
+        return float(parts.total(gate_objective, tuple(start), gate)[0][0]) - own.penalty(gate)
 
     if options.bound_share < 1.0:
         shortened(start.gate, theta.gate, objective)
-    state = state_at(
-        gate=theta.gate,
-        experts=theta.experts,
-        variances=theta.variances,
-        masses=(masses + prior.strength / K) / total,
-        gate_gram=gate_gram,
-        expert_grams=expert_grams,
-        prior=prior,
-        n=n,
-        prior_weight=prior.strength / total,
-    )
-    return state._replace(
-        n_average=np.array([iterates(n, int(np.sum(in_gate > 0)), int(np.sum(in_experts > 0)), theta)])
-    )
+    features = int(np.sum(in_gate > 0)), int(np.sum(in_experts > 0))
+    return state_of(theta, prior, n, masses, gate_gram, expert_grams, features)

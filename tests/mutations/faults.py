@@ -103,16 +103,16 @@ FAULTS = {
         Fault("inverse-without-scaling", "value = out[i, j] * scale[i] * scale[j]", "value = out[i, j] * scale[i]"),
     ],
     "batch fit": [
-        Fault("em-prior-sign", "- 0.5 * self.prior.strength * bent", "+ 0.5 * self.prior.strength * bent"),
-        Fault("settled-mass-without-prior", "(tau.sum(axis=0) + prior.strength / K) / ", "tau.sum(axis=0) / "),
+        Fault("em-prior-sign", "self.prior, self.options) - penalty", "self.prior, self.options) + penalty"),
+        Fault("settled-mass-without-prior", "masses=(masses + prior.strength / K) / ", "masses=masses / "),
         Fault("descent-keeps-last", "best = max(best, point, key=lambda each: each.objective)", "best = point"),
     ],
     "fits": [
-        Fault("search-keeps-worst", "=lambda fit: fit.score, reverse=True)[:kept]", "=lambda fit: fit.score)[:kept]"),
+        Fault("search-keeps-worst", "[fit.theta for fit in fits[:kept]]", "[fit.theta for fit in fits[-kept:]]"),
         Fault("degenerate-fit-taken", ".min() < theta.experts.shape[2] + 1)", ".min() < 0.0)"),
         Fault("fit-forgets-events-since", "weights = rows_of(context, n - plan.n)", "weights = rows_of(context, 0)"),
         Fault("fit-of-the-past-goes-on", "self.fit = None  # it would learn", "pass  # it would learn"),
-        Fault("rows-of-the-past-fitted", "n_rows = max(len(X), 1)", "n_rows = max(n_rows, 1)"),
+        Fault("rows-of-the-past-fitted", "n_rows = max(len(rows.X), 1)", "n_rows = max(n_rows, 1)"),
         Fault("fit-scaled-by-what-came-since", "encoder.restore_coordinates(", "encoder.copy().restore_coordinates("),
         Fault("scales-move-for-ever", "self.is_settled = self.is_settled or", "self.is_settled = self.is_settled and"),
         Fault("rescaled-without-offset", "found[..., 0] += (slopes *", "found[..., 0] -= (slopes *"),
@@ -127,7 +127,7 @@ FAULTS = {
     "drift": [
         Fault("steps-never-restart", "step: float = max(first, again)", "step: float = first"),
         Fault("drift-test-not-reset", "self._sums[:] = 0.0, 0.0, 0.0", "self._sums[:] = 0.0, 0.0, self._sums"),
-        Fault("drift-restart-shifted", "steps(self.seen + first - self.at", "steps(self.seen + first - self.at - 1"),
+        Fault("drift-restart-shifted", "again(self.seen + n - self.at", "again(self.seen + n - self.at - 1"),
     ],
     "single events": [
         Fault("doubtful-targets-count", "rules[RULE.disbelief] * weight if is_doubtful else weight", "weight"),
@@ -150,7 +150,7 @@ FAULTS = {
         Fault("no-folder-no-kernel", "except RuntimeError:  # numba ", "except NotImplementedError:  # numba "),
     ],
     "schedules": [
-        Fault("power-steps-off-by-one", ".pow(first + i + offset, -alpha)", ".pow(first + i + 1 + offset, -alpha)"),
+        Fault("power-steps-off-by-one", ".pow(n + self.offset, -", ".pow(n + 1 + self.offset, -"),
     ],
     "portfolio": [
         Fault("trust-never-fades", "logs[j] *= DISCOUNT", "pass"),

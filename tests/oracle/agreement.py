@@ -261,7 +261,7 @@ def literal_looks(case: Case, start: dict, events: Events) -> list[dict]:
     algorithm, count = oracle(case, start), len(events.X)
     W, R = powers(events.X, case.gate_degree), powers(events.X, case.degree)
     Y = events.y if case.classes else events.y.reshape(count, case.outputs)
-    gammas = STEPS[case.steps].steps(start["n"] + 1, count)
+    gammas = [STEPS[case.steps](n) for n in range(start["n"] + 1, start["n"] + count + 1)]
     weights = relative_weights(events.weights, start["n"])
     looks = []
     for part in np.array_split(np.arange(count), LOOKS):

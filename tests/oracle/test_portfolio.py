@@ -270,7 +270,7 @@ def test_predictions_losses_and_weights_are_those_of_the_formulas(family):
     events.y[COUNT // 2 :] = (events.y[COUNT // 2 :] + 1) % case.classes if case.classes else -events.y[COUNT // 2 :]
     model = estimator(case, start, averaging="polyak", serve="portfolio")
     slow = literal(case, model.parameters(), model)
-    gammas = STEPS[case.steps].steps(BURN_IN + 1, COUNT)
+    gammas = [STEPS[case.steps](n) for n in range(BURN_IN + 1, BURN_IN + COUNT + 1)]
     X, Y = powers(events.X, 1), events.y if case.classes else events.y.reshape(COUNT, case.outputs)
     if not case.classes:  # else the mean of the density, which follows, would keep all of it
         model.learner.phase.portfolio.trust.mean_weights[:] = slow.trust_in_means.weights[:] = 1 / (

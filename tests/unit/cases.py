@@ -100,8 +100,7 @@ def em_of(case, R, Y, K, strength=0.1):
 
 
 def random_state(case, K, p, strength=0.5, seed=0):
-    given = {"n_experts": K, "p_w": p, "p_v": p, "prior_strength": strength, "seed": seed}
-    return mixture.random_start(case.family, n_outputs=case.n_outputs, **given)
+    return mixture.random_start(case.family, case.family.unit_prior(strength, p, p, case.n_outputs), K, p, seed)
 
 
 def copied(theta):

@@ -76,7 +76,6 @@ def test_a_model_that_differs_is_farther_from_the_result(workers: Sequence[MoERe
     found = reduce_with_details([*workers, other])
     assert found.divergences.argmax() == 4
     assert found.divergences[4] > 3.0 * found.divergences[:4].max()
-    np.testing.assert_allclose(found.shares.sum(axis=0), 1.0)
 
 
 def test_levels_and_orders_of_columns_are_reconciled() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from streammoe.engine.cost import Shape
 from streammoe.engine.em import Buffer
 from streammoe.engine.jobs import run_job
 from streammoe.engine.model_selection import cheapest
@@ -22,7 +23,7 @@ def test_a_number_that_cannot_be_fitted_is_left_out_unless_none_can():
 
     def chosen(most):
         buffer = Buffer(X, X, Y, np.ones(80))
-        return run_job(cheapest(LINE.family, buffer, fit, max_experts=most, n_outputs=1, p_w=4, p_v=4))
+        return run_job(cheapest(LINE.family, buffer, fit, Shape(most, 1, 4, 4), 1))
 
     state, costs = chosen(3)
     assert list(costs) == [2, 3]

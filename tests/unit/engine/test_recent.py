@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 
+from streammoe.engine.cost import Shape
 from streammoe.engine.drift import Drift
 from streammoe.engine.recent import RecentEvents
 from streammoe.experts import Parameters, families
@@ -21,16 +22,15 @@ THETA = Parameters(np.ones((1, 4)), np.ones((2, 1, 4)), np.ones((2, 1)))
 
 
 def restored(arrays, n_fields=2):
-    sizes = {"n_fields": n_fields, "most_experts": 4, "n_outputs": 1, "p_w": 4, "p_v": 4}
-    return RecentEvents.from_arrays(arrays, families()["gaussian"], n=N, **sizes)
+    return RecentEvents.from_arrays(arrays, families()["gaussian"], Shape(4, 1, 4, 4), n=N, n_fields=n_fields)
 
 
-def filled(n, pieces=(), losses=LOSSES):
-    recent = RecentEvents()
-    recent.prepare(2, 1, CAPACITY)
-    for rows in np.split(np.arange(n), pieces):
-        recent.add(X[rows], Y[rows], WEIGHTS[rows], losses[rows])
-    return recent
+def filled(n, scale=1.0, losses=LOSSES):
+    rows = slice(max(n - CAPACITY, 0), n)
+    arrays = {"X": X[rows], "Y": scale * Y[rows], "weights": WEIGHTS[rows], "losses": losses[rows]}
+    return restored(
+        {f"recent.{name}": array for name, array in arrays.items()} | {"recent.capacity": np.array([CAPACITY])}
+    )
 
 
 @pytest.mark.parametrize("later", [0, 90])
@@ -63,9 +63,5 @@ def test_of_the_parameters_kept_the_latest_from_before_an_event_are_found():
 
 
 def test_targets_whose_squares_vanish_are_no_reason_to_begin_again():
-    recent = RecentEvents()
-    recent.prepare(2, 1, CAPACITY)
-    recent.add(X[:CAPACITY], 1e-170 * Y[:CAPACITY], WEIGHTS[:CAPACITY], LOSSES[:CAPACITY])
-    assert recent.needless_loss(100, np.ones(1)) is None
-    recent.add(X[:CAPACITY], 1e-3 * Y[:CAPACITY], WEIGHTS[:CAPACITY], LOSSES[:CAPACITY])
-    assert recent.needless_loss(100, np.ones(1))[1] < 0.0
+    assert filled(CAPACITY, 1e-170).needless_loss(100, np.ones(1)) is None
+    assert filled(CAPACITY, 1e-3).needless_loss(100, np.ones(1))[1] < 0.0

@@ -39,7 +39,7 @@ GATE = np.array([[0.0, 4.0, 0.0], [0.0, 0.0, 0.0]])
 def test_the_divergence_falls_with_each_round(R: FloatArray) -> None:
     rng = np.random.default_rng(1)
     models = [(rng.normal(size=(3, 3)), [rng.normal(size=3) * 3.0 for _ in range(3)]) for _ in range(8)]
-    found = reduce(Normal(local(R, models), R, is_full=False), R, 4, 0)
+    found = reduce(Normal(local(R, models), R), R, 4, 0)
     falls = np.diff(found.divergences)
     assert len(falls) >= 2
     assert (falls <= 1e-12).all()
@@ -49,7 +49,7 @@ def test_the_divergence_falls_with_each_round(R: FloatArray) -> None:
 def test_an_expert_of_some_models_has_their_part_of_its_share(R: FloatArray) -> None:
     three = np.array([[0.0, 4.0, 0.0], [0.0, 0.0, 0.0], [-1.0, 0.0, 3.0]])
     models = [(three, [UP, DOWN, FLAT]), (GATE, [UP, DOWN]), (three, [UP, DOWN, FLAT])]
-    found = reduce(Normal(local(R, models), R, is_full=False), R, 3, 0)
+    found = reduce(Normal(local(R, models), R), R, 3, 0)
     at = [int(np.abs(found.experts.coefficients[:, 0] - each).sum(axis=1).argmin()) for each in (UP, DOWN, FLAT)]
     assert sorted(at) == [0, 1, 2]
     theirs = np.exp(log_softmax(R @ three.T))[:, 2].mean()
@@ -60,12 +60,12 @@ def test_experts_that_no_model_connects_have_the_shares_of_their_models(R: Float
     steep, level = np.array([50.0, 3.0, 1.0]), np.array([50.0, 0.0, -3.0])
     models = [*[(GATE, [UP, DOWN])] * 9, (GATE, [steep, level])]
     for K in (3, 4):
-        found = reduce(Normal(local(R, models), R, is_full=False), R, K, 0)
+        found = reduce(Normal(local(R, models), R), R, K, 0)
         odd = found.experts.coefficients[:, 0, 0] > 25.0
         assert np.exp(found.log_shares(R))[:, odd].sum(axis=1).mean() == pytest.approx(0.1, abs=1e-3)
 
 
 def test_the_mean_of_gates_is_as_hard_as_they_are(R: FloatArray) -> None:
     apart = [np.array([[shift, 40.0, 0.0], [0.0, 0.0, 0.0]]) for shift in (-20.0, 0.0, 20.0)]
-    found = reduce(Normal(local(R, [(gate, [UP, DOWN]) for gate in apart]), R, is_full=False), R, 2, 0)
+    found = reduce(Normal(local(R, [(gate, [UP, DOWN]) for gate in apart]), R), R, 2, 0)
     np.testing.assert_allclose(np.abs(found.gate[0] - found.gate[1]), [0.0, 40.0, 0.0], atol=1e-6)

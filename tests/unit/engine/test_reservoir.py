@@ -5,10 +5,10 @@ import math
 
 import numpy as np
 
-from streammoe.engine.reservoir import AHEAD, LEAST, Reservoir
+from streammoe.engine.reservoir import AHEAD, Reservoir
 
 N = 3 * AHEAD
-SIZE = 2 * LEAST + 5
+SIZE = 133
 RNG = np.random.default_rng(0)
 X, Y, WEIGHTS = RNG.normal(size=(N, 2)), np.arange(N, dtype=np.float64)[:, None], RNG.random(N) + 0.5
 

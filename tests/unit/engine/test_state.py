@@ -5,9 +5,11 @@ import pytest
 
 from streammoe import schedules
 from streammoe.engine import mixture
-from streammoe.engine.bound_mixture import BoundMixture
+from streammoe.engine.bound_mixture import learn_features
 from streammoe.engine.mixture import Candidate
-from streammoe.engine.state import STATE, MMState, is_finite, is_sound, widen
+from streammoe.engine.state import STATE, unsound_parts, widen
+from streammoe.kernels.soundness import is_sound
+from streammoe.kernels.state import MMState
 from tests.unit.cases import Case, draw, options, random_state, same_bits
 
 STEADY = schedules.Power(0.6, gamma0=0.5, offset=20)
@@ -19,10 +21,10 @@ cases = pytest.mark.parametrize("case", SOME, ids=str)
 
 def learn(case, state, R, Y, *, schedule=STEADY, residual=None):
     if residual is None:
-        residual = mixture.new_residual(case.family, state, case.n_outputs)
+        residual = mixture.new_residual(state)
     chosen = options(case, len(state.experts), 0.3, schedule=schedule)
-    bound = BoundMixture(case.family, Candidate(state, residual, chosen), schedule, case.n_outputs)
-    return bound.learn(R, R, Y, np.ones(len(R)))
+    one, weights = Candidate(state, residual, chosen), np.ones(len(R))
+    return learn_features(case.family, one, schedule, R, R, Y, weights, n_outputs=case.n_outputs)
 
 
 def learned(case):
@@ -71,7 +73,7 @@ def test_every_array_that_steps_change_is_declared_and_checked():
 def test_the_residual_is_a_share(case):
     R, Y = draw(case, 3000, P, 2)
     state = random_state(case, 2, P)
-    residual = mixture.new_residual(case.family, state, case.n_outputs)
+    residual = mixture.new_residual(state)
     assert np.isnan(mixture.convergence_residual(residual))
     learn(case, state, R[:64], Y[:64], residual=residual)
     assert mixture.convergence_residual(residual) == pytest.approx(1.0)
@@ -86,7 +88,7 @@ def test_collinear_outputs_stay_finite_under_a_full_covariance():
     for schedule in (STEADY, schedules.Constant(0.2)):
         state = random_state(case, 2, P)
         losses = learn(case, state, R, Y, schedule=schedule).losses
-        assert is_finite(state)
+        assert not unsound_parts(state)
         assert np.isfinite(losses).all()
         assert (np.einsum("kqq->kq", state.variances) > 0.0).all()
         np.testing.assert_array_equal(state.variances, state.variances.transpose(0, 2, 1))

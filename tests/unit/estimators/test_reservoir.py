@@ -21,8 +21,8 @@ def learned(kind, n=N, **arguments):
 
 def rows_of(model):
     """The sample as events: inputs by name and targets, in order."""
-    names, X, Y, weights = model.learner.reservoir_rows()
-    return {(*map(tuple, (x, y)), w) for x, y, w in zip(X.tolist(), Y.tolist(), weights.tolist(), strict=True)}, names
+    X, Y, weights = model.learner.reservoir_rows()
+    return {(*map(tuple, (x, y)), w) for x, y, w in zip(X.tolist(), Y.tolist(), weights.tolist(), strict=True)}
 
 
 @pytest.mark.parametrize("kind", ESTIMATORS)
@@ -31,8 +31,8 @@ def test_the_sample_is_of_events_as_they_came_and_changes_nothing(kind):
         model, plain = learned(kind, n), learned(kind, n, reservoir=0)
         assert model.state_digest() == plain.state_digest() == learned_digest(model.arrays())
         assert set(model.arrays()) - set(plain.arrays()) == ARRAYS
-        found, names = rows_of(model)
-        assert names == NAMES
+        found = rows_of(model)
+        assert list(model.learner.encoder.fields) == NAMES
         known = {label: index for index, label in enumerate(model.output_names)}
         asked = [
             (tuple(x.values()), tuple(y.values()) if isinstance(y, dict) else (float(known.get(y, y)),), 1.0)
@@ -51,8 +51,8 @@ def test_rows_hold_codes_missing_values_and_late_columns():
         if at % 5 == 0:
             del x["a"]
         model.learn_one(x, 0.5 * at, w=2.0)
-    names, X, Y, weights = model.learner.reservoir_rows()
-    assert names == ["y:lag1", "c", "a", "late"]
+    X, Y, weights = model.learner.reservoir_rows()
+    assert list(model.learner.encoder.fields) == ["y:lag1", "c", "a", "late"]
     n = np.arange(100.0)
     np.testing.assert_array_equal(X[:, 0], np.where(n == 0, np.nan, 0.5 * (n - 1)))
     np.testing.assert_array_equal(X[:, 2], np.where(n % 5 == 0, np.nan, n))
@@ -65,18 +65,18 @@ def test_rows_hold_codes_missing_values_and_late_columns():
 
 def test_its_size_may_change_over_a_checkpoint(tmp_path):
     model = learned(MoERegressor)
-    found = rows_of(model)[0]
+    found = rows_of(model)
     model.change("reservoir", 10)
-    assert rows_of(model)[0] < found
-    assert len(rows_of(model)[0]) == 10
+    assert rows_of(model) < found
+    assert len(rows_of(model)) == 10
     model.save(tmp_path / "model")
     model = load(tmp_path / "model")
     model.change("reservoir", 0)
-    assert not rows_of(model)[0]
+    assert not rows_of(model)
     assert not [name for name in model.arrays() if name.startswith("reservoir.")]
     model.change("reservoir", 50)
     x, y = pairs(MoERegressor, 1)[0]
     model.learn_one(x, y)
-    assert rows_of(model)[0] == {((*x.values(),), (y,), 1.0)}
+    assert rows_of(model) == {((*x.values(),), (y,), 1.0)}
     with pytest.raises(ConfigError, match="reservoir"):
         model.change("reservoir", -1)

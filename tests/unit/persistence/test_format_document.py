@@ -10,7 +10,7 @@ from streammoe import assembly
 from streammoe.configuration import settings_from
 from streammoe.daemon.signals import StopFlag
 from streammoe.engine.members import CURVED, KINDS, SERIES
-from streammoe.engine.state import MMState
+from streammoe.kernels.state import MMState
 from streammoe.persistence import CheckpointStore, decode
 from streammoe.persistence.store import read_checkpoint
 from streammoe.pipeline.label_join import LabelJoin

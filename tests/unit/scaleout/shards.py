@@ -65,4 +65,4 @@ class Largest:
         self.n = n
         self.calls.append(([model.n for model in models], weights))
         best = max(range(len(models)), key=lambda index: weights[index])
-        return Reduced(models[best], 0.5 * np.arange(len(models)), None, 0)
+        return Reduced(models[best], 0.5 * np.arange(len(models)))
