@@ -12,12 +12,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from streammoe import settings as settings_module
 from streammoe.errors import ConfigError
 from streammoe.persistence import CONFIRMED, LOCK_NAME, STATUS
 from streammoe.persistence.durable import TEMPORARY_SUFFIX, AnyPath, overlaps
 from streammoe.secrets import unreadable
-from streammoe.settings import Kinds, Settings
+from streammoe.settings import Settings
+from streammoe.settings.reader import Kinds, from_tables, load
 
 LOGGER = logging.getLogger("streammoe.assembly")
 CONNECTORS = "streammoe.connectors"
@@ -80,7 +80,7 @@ def load_settings(
     Raises:
         ConfigError: with every problem at once.
     """
-    settings = settings_module.load(path, kinds=_kinds(), environment=environment, overrides=overrides)
+    settings = load(path, kinds=_kinds(), environment=environment, overrides=overrides)
     outputs = _outputs(settings)
     read = [("the configuration", path), *inputs]
     problems = [*_impossible_places(settings), *contested(settings, outputs, read)]
@@ -195,4 +195,4 @@ def settings_from(tables: Mapping[str, Any], name: str, *, overrides: Sequence[s
     Raises:
         ConfigError: with every problem at once.
     """
-    return settings_module.from_tables(tables, name, kinds=_kinds(), overrides=overrides)
+    return from_tables(tables, name, kinds=_kinds(), overrides=overrides)

@@ -19,7 +19,7 @@ from streammoe.fields import Section, errors_of, rule_of, shown
 from streammoe.notation import EVERY, ISO
 from streammoe.options import CHOICES, SEVERAL, Lags
 from streammoe.secrets import HIDDEN, is_secret, masked
-from streammoe.settings.sections import (
+from streammoe.settings import (
     LEARNING,
     MODELS,
     DeadLetterFileSettings,

@@ -14,7 +14,8 @@ from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 from streammoe.options import RegressorOptions
 from streammoe.schedules import Constant, Power
-from streammoe.settings import Kinds, NoPredictionsSettings, PredictionSettings, Settings, load
+from streammoe.settings import NoPredictionsSettings, PredictionSettings, Settings
+from streammoe.settings.reader import Kinds, load
 
 CONFIG = Path(__file__).parents[2] / "config"
 
