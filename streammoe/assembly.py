@@ -30,7 +30,7 @@ from streammoe.pipeline.overlapped import OverlappedPredictions, has_other_core
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_restart
 from streammoe.pipeline.sink_wait import Answer
 from streammoe.pipeline.writing import PredictionWriter
-from streammoe.ports import Batch, DeadLetterSink, Position, PredictionSink, Recovered, Source
+from streammoe.ports import Batch, DeadLetterSink, Position, PredictionSink, Source
 from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
 
 LOGGER = logging.getLogger("streammoe.serve")
@@ -180,7 +180,7 @@ def _prediction_writer(settings: Settings, health: Health) -> PredictionWriter |
             # What another thread waits for does not keep learning waiting.
             sink = OverlappedPredictions(sink) if has_other_core() else sink
         case _:
-            sink = cast("PredictionSink", connectors(PREDICTIONS)[predictions.kind](predictions, (settings.source,)))
+            sink = cast("PredictionSink", connectors(PREDICTIONS)[predictions.kind](predictions, settings.source))
     wait.rejection = lambda: sink.rejection
     return PredictionWriter(sink, predictions.interval, predictions.gate, wait)
 
@@ -189,12 +189,12 @@ def _dead_letters(settings: Settings, health: Health) -> DeadLetterSink:
     letters = settings.dead_letters
     if isinstance(letters, DeadLetterFileSettings):
         return DeadLetterFile(letters.path)
-    sink = cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, (settings.source,)))
+    sink = cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, settings.source))
     health.waits["dead_letters"].rejection = lambda: sink.rejection
     return sink
 
 
-def _recovered(sink: PredictionSink, found: tuple[int, Checkpoint] | None, health: Health) -> Recovered:
+def _recovered(sink: PredictionSink, found: tuple[int, Checkpoint] | None, health: Health) -> int:
     """Ask the sink which checkpoint's predictions were committed, however long that takes."""
     position: Position | None = None if found is None else found[1].metadata["positions"][0]
     wait, recovered = health.waits["predictions"], None

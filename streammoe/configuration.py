@@ -24,7 +24,7 @@ CONNECTORS = "streammoe.connectors"
 PREDICTIONS = "streammoe.predictions"
 DEAD_LETTERS = "streammoe.dead_letters"
 """Entry-point groups. Classes of `PREDICTIONS` and `DEAD_LETTERS` are called with their own settings and those of the
-sources, of which there is one. Their optional ``check`` also takes the settings of checkpoints, and raises
+source. Their optional ``check`` also takes the settings of checkpoints, and raises
 `ConfigError` for settings that contradict each other."""
 EXTENSIONS = "streammoe.extensions"
 """Entry-point group of what is called without being imported: ``observer``, called with settings and metrics where
@@ -88,7 +88,7 @@ def load_settings(
         check = getattr(connectors(group).get(section.kind), "check", None)
         if check is not None:
             try:
-                check(section, (settings.source,), settings.checkpoint)
+                check(section, settings.source, settings.checkpoint)
             except ConfigError as error:
                 problems += error.problems
     if problems:

@@ -446,13 +446,6 @@ class Predictions:
         return len(self.versions)
 
 
-class Recovered(NamedTuple):
-    """The result of `PredictionSink.recover`."""
-
-    generation: int | None
-    """The last checkpoint whose predictions are all visible; ``None`` if there is none yet."""
-
-
 class PredictionSink(Sink, Protocol):
     """A sink for predictions: at least once, or exactly once if it has a `position` or is `transactional`.
 
@@ -487,8 +480,8 @@ class PredictionSink(Sink, Protocol):
         """Whether rows stay invisible until `commit` publishes them together with the source's position."""
         return False
 
-    def recover(self, timeout: float, position: Position | None) -> Recovered | None:
-        """Find the last checkpoint whose predictions are visible, and end what an earlier run left open.
+    def recover(self, timeout: float, position: Position | None) -> int | None:
+        """Return the last generation whose predictions are all visible, or 0; end what an earlier run left open.
 
         Called on a transactional sink before anything else. Returns ``None`` if no answer arrived within `timeout`
         seconds; the call is then repeated.
@@ -501,7 +494,7 @@ class PredictionSink(Sink, Protocol):
         Raises:
             SinkError: it cannot be found out, permanently.
         """
-        return Recovered(None)
+        return 0
 
     def commit(self, position: Position, generation: int) -> None:
         """Publish everything written and the source's `position`, both or neither.

@@ -152,12 +152,12 @@ def run_forked(words, log, output):
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def sink_to(address, topic, sources=(), **settings):
+def sink_to(address, topic, source=None, **settings):
     """Predictions; settings that are out of range are accepted, for the sake of short tests."""
-    made = KafkaPredictions.Settings(kind="kafka", topic=topic, transactional=bool(sources))
+    made = KafkaPredictions.Settings(kind="kafka", topic=topic, transactional=source is not None)
     update = {"delivery_timeout_seconds": 60.0, "bootstrap_servers": (address,), "client": chosen.client, **settings}
     update |= {name: Secret.model_validate(value) for name, value in settings.items() if is_secret(name)}
-    return KafkaPredictions(made.model_copy(update=update), sources)
+    return KafkaPredictions(made.model_copy(update=update), source)
 
 
 def rows(first, n, *, keys=None, **others):
@@ -197,7 +197,7 @@ class Transactions:
 
     def sink(self, **settings):
         source = Source(bootstrap_servers=self.topics.address, group=self.group, client=chosen.client)
-        self._opened.append(sink_to(self.topics.address, self.written, [source], **settings))
+        self._opened.append(sink_to(self.topics.address, self.written, source, **settings))
         return self._opened[-1]
 
     def close(self):

@@ -23,7 +23,7 @@ LIMIT = 1_048_588
 
 
 def letters_to(address, topic):
-    return KafkaDeadLetters(KafkaDeadLetters.Settings(kind="kafka", topic=topic, bootstrap_servers=address), [])
+    return KafkaDeadLetters(KafkaDeadLetters.Settings(kind="kafka", topic=topic, bootstrap_servers=address), None)
 
 
 @pytest.fixture

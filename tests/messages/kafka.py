@@ -18,8 +18,14 @@ from streammoe_connectors.kafka.order import Limits
 from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.position import OffsetMetadata, check_position, check_shard
 from streammoe_connectors.kafka.predictions import KafkaPredictions
-from streammoe_connectors.kafka.producer import Target, TopicProducer, TransactionalProducer
-from streammoe_connectors.kafka.settings import Connection, Delivery, ReadingSettings, ValueSettings, connection_options
+from streammoe_connectors.kafka.producer import TopicProducer
+from streammoe_connectors.kafka.settings import (
+    Connection,
+    ReadingSettings,
+    TopicSettings,
+    ValueSettings,
+    connection_options,
+)
 from streammoe_connectors.kafka.values import Values
 
 FIRST = TopicPartition("t", 0)
@@ -74,19 +80,20 @@ def _reading(**settings):
     return ReadingSettings(**{"topics": "t", "group": "g", **settings})
 
 
-def _sink(*sources, **settings):
-    return lambda _: KafkaPredictions(KafkaPredictions.Settings(kind="kafka", topic="p", **settings), sources)
+def _sink(source=None, **settings):
+    return lambda _: KafkaPredictions(KafkaPredictions.Settings(kind="kafka", topic="p", **settings), source)
 
 
-def _explained(error, size=0, place=None, *, kind=TopicProducer, more=()):
-    target = Target("predictions", "p", 'set predictions.kind = "file"')
-    producer = kind(target, kafka_python, Connection(bootstrap_servers="there:1"), Delivery(), *more)
+def _explained(error, size=0, place=None, *, transactional=None):
+    settings = TopicSettings(kind="kafka", topic="p", bootstrap_servers="there:1")
+    advice = 'set predictions.kind = "file"'
+    producer = TopicProducer("predictions", advice, kafka_python, settings, settings, transactional)
     record = None if place is None else Outgoing(b"x" * size, b"key", place)
     return lambda _: str(producer.as_sink_error(kafka_python.client_error(error), record))
 
 
 def _of_a_transaction(error):
-    return _explained(error, kind=TransactionalProducer, more=[Transactional("streammoe-g-0/1", 600.0, "g")])
+    return _explained(error, transactional=Transactional("streammoe-g-0/1", 600.0, "g"))
 
 
 def _password(_):

@@ -18,25 +18,18 @@ CUT = "cut_bytes"
 """The header with the number of bytes that a record has beyond those in the value."""
 
 
-class KafkaDeadLetterSettings(TopicSettings):
-    """The ``[dead_letters]`` section for Kafka.
-
-    Of a record that exceeds the topic's ``max.message.bytes`` the beginning is kept. The topic must have room for its
-    key and headers (up to 32 KiB), and a thousand bytes.
-    """
-
-
 class KafkaDeadLetters(TopicSink, DeadLetterSink):
     """A sink that sends the bytes of each rejected record as value, with the reason in headers.
 
     The headers are UTF-8 text: ``place`` (JSON), ``stage``, ``reason``, ``detail``, and where known ``format``,
     ``columns`` (JSON), ``delimiter``, ``decimal`` and ``omitted_bytes``, see `DeadLetter`. The record's own key is the
     header ``key``, and its headers are those with `HEADER_PREFIX` in front of their names. The key is the
-    location. Of a record that the topic has no room for, the beginning is the value, and ``cut_bytes`` counts the rest.
-    At least once: a restart may send a letter again, with the same key.
+    location. Of a record that exceeds the topic's ``max.message.bytes`` the beginning is the value, and ``cut_bytes``
+    counts the rest; the topic must have room for its key and headers (up to 32 KiB), and a thousand bytes. At least
+    once: a restart may send a letter again, with the same key.
     """
 
-    Settings = KafkaDeadLetterSettings
+    Settings = TopicSettings
     section = "dead_letters"
     if_too_large = 'keep rejected records in a file, by dead_letters.kind = "file"'
 

@@ -42,7 +42,7 @@ from streammoe_connectors.kafka.contract import (
     explained,
 )
 from streammoe_connectors.kafka.position import OffsetMetadata
-from streammoe_connectors.kafka.settings import Connection, Delivery, ReadingSettings, connection_options, hidden
+from streammoe_connectors.kafka.settings import Connection, ReadingSettings, TopicSettings, connection_options, hidden
 
 _LOGGER = logging.getLogger("streammoe.kafka")
 _KINDS = (KafkaConsumer, KafkaAdminClient, KafkaProducer)
@@ -182,15 +182,15 @@ class KafkaPythonConsumer:
 class KafkaPythonProducer:
     """A producer, see `Producer`."""
 
-    def __init__(self, connection: Connection, delivery: Delivery, transactional: Transactional | None = None) -> None:
+    def __init__(self, connection: Connection, settings: TopicSettings, transactional: Transactional | None) -> None:
         arguments = {
             "acks": "all",
             "enable_idempotence": True,
-            "compression_type": None if delivery.compression == "none" else delivery.compression,
-            "linger_ms": delivery.linger_ms,
-            "batch_size": delivery.batch_bytes,
-            "delivery_timeout_ms": int(1000 * delivery.delivery_timeout_seconds),
-            "request_timeout_ms": min(30_000, int(500 * delivery.delivery_timeout_seconds)),
+            "compression_type": None if settings.compression == "none" else settings.compression,
+            "linger_ms": settings.linger_ms,
+            "batch_size": settings.batch_bytes,
+            "delivery_timeout_ms": int(1000 * settings.delivery_timeout_seconds),
+            "request_timeout_ms": min(30_000, int(500 * settings.delivery_timeout_seconds)),
             "max_request_size": _MAX_REQUEST_BYTES,
             "metrics_enabled": False,
             **_own_options(connection),

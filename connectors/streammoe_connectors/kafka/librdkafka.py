@@ -42,8 +42,8 @@ from streammoe_connectors.kafka.position import OffsetMetadata
 from streammoe_connectors.kafka.settings import (
     LIBRDKAFKA_NAMES,
     Connection,
-    Delivery,
     ReadingSettings,
+    TopicSettings,
     connection_options,
     hidden,
 )
@@ -310,16 +310,16 @@ def metadata_of(committed: ClientPartition) -> str | None:
 class LibrdkafkaProducer:
     """A producer, see `Producer`."""
 
-    def __init__(self, connection: Connection, delivery: Delivery, transactional: Transactional | None = None) -> None:
+    def __init__(self, connection: Connection, settings: TopicSettings, transactional: Transactional | None) -> None:
         self.troubles: Troubles = {}
-        timeout_ms = int(1000 * delivery.delivery_timeout_seconds)
+        timeout_ms = int(1000 * settings.delivery_timeout_seconds)
         own = _own_options(connection, self.troubles)
         arguments = {
             "acks": "all",
             "enable.idempotence": True,
-            "compression.type": delivery.compression,
-            "linger.ms": delivery.linger_ms,
-            "batch.size": max(1, delivery.batch_bytes),
+            "compression.type": settings.compression,
+            "linger.ms": settings.linger_ms,
+            "batch.size": max(1, settings.batch_bytes),
             "message.max.bytes": _ROOM_BYTES,
             "queue.buffering.max.messages": 1_000_000,
             # As in Java's clients.

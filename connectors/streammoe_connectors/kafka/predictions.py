@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from streammoe.errors import ConfigError
-from streammoe.ports import Position, Predictions, PredictionSink, Recovered
+from streammoe.ports import Position, Predictions, PredictionSink
 from streammoe.rows import json_lines
 from streammoe_connectors.kafka.contract import Outgoing, Transactional
-from streammoe_connectors.kafka.settings import Connection, TopicSettings
+from streammoe_connectors.kafka.settings import KafkaSettings, TopicSettings
 from streammoe_connectors.kafka.topic_sink import TopicSink
 
 
@@ -47,12 +46,12 @@ class KafkaPredictions(TopicSink, PredictionSink):
     if_too_large = "make rows shorter by predictions.gate = false or predictions.interval = 0"
 
     @classmethod
-    def check(cls, settings: KafkaPredictionSettings, sources: Sequence[BaseModel], checkpoint: Any) -> None:
+    def check(cls, settings: KafkaPredictionSettings, source: BaseModel, checkpoint: Any) -> None:
         """Raise `ConfigError` if the section conflicts with others."""
-        super().check(settings, sources, checkpoint)
+        super().check(settings, source, checkpoint)
         if not settings.transactional:
             return
-        _group_and_transactional_id(sources)
+        _group_and_transactional_id(source)
         if checkpoint.keep < 2:
             raise ConfigError(
                 f"checkpoint.keep: must be at least 2 if predictions are transactional, got {checkpoint.keep}; after a "
@@ -65,13 +64,13 @@ class KafkaPredictions(TopicSink, PredictionSink):
                 f"{settings.transaction_timeout_seconds:g}; raise it, or lower the latter"
             )
 
-    def __init__(self, settings: KafkaPredictionSettings, sources: Sequence[BaseModel]) -> None:
+    def __init__(self, settings: KafkaPredictionSettings, source: BaseModel) -> None:
         transactional = None
         if settings.transactional:
-            group, name = _group_and_transactional_id(sources)
+            group, name = _group_and_transactional_id(source)
             name = settings.transactional_id or name
             transactional = Transactional(name, settings.transaction_timeout_seconds, group)
-        super().__init__(settings, sources, transactional)
+        super().__init__(settings, source, transactional)
 
     def write(self, rows: Predictions) -> None:
         keys = [None] * len(rows) if rows.keys is None else rows.keys
@@ -82,23 +81,20 @@ class KafkaPredictions(TopicSink, PredictionSink):
 
     @property
     def transactional(self) -> bool:
-        return self._transactions is not None
+        return self._producer.transactional is not None
 
-    def recover(self, timeout: float, position: Position | None) -> Recovered | None:
-        return Recovered(None) if self._transactions is None else self._transactions.recover(timeout, position)
+    def recover(self, timeout: float, position: Position | None) -> int | None:
+        return self._producer.recover(timeout, position)
 
     def commit(self, position: Position, generation: int) -> None:
-        if self._transactions is not None:
-            self._transactions.commit(position, generation)
+        self._producer.commit(position, generation)
 
 
-def _group_and_transactional_id(sources: Sequence[BaseModel]) -> tuple[str, str]:
-    """Return the group of the first Kafka source, and the default transactional id."""
-    source = next((source for source in sources if isinstance(source, Connection)), None)
-    if source is None:
+def _group_and_transactional_id(source: BaseModel) -> tuple[str, str]:
+    """Return the group of the Kafka source, and the default transactional id."""
+    if not isinstance(source, KafkaSettings):
         raise ConfigError(
             "predictions.transactional: must be false without a source of kind kafka, since the position is committed "
             "to its group together with the predictions"
         )
-    group, shard = (getattr(source, name) for name in ("group", "shard"))
-    return group, f"streammoe-{group}-{shard}"
+    return source.group, f"streammoe-{source.group}-{source.shard}"

@@ -14,12 +14,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from streammoe.errors import ConfigError, RetriableSinkError, SinkError
-from streammoe.ports import Location, Position, Recovered
+from streammoe.ports import Location, Position
 from streammoe_connectors.kafka.contract import (
     REQUEST_SECONDS,
     Cause,
@@ -32,13 +32,13 @@ from streammoe_connectors.kafka.contract import (
     in_background,
 )
 from streammoe_connectors.kafka.position import OffsetMetadata, offsets_of
-from streammoe_connectors.kafka.settings import Connection, Delivery, ReadingSettings
+from streammoe_connectors.kafka.settings import Connection, ReadingSettings, TopicSettings
 
 _LOGGER = logging.getLogger("streammoe.kafka")
 
 MAX_UNFLUSHED_BYTES = 4 << 20
 """Size of the records that are sent before a flush. The last of them waits for all others, and clients give up a record
-that waits for longer than `Delivery.delivery_timeout_seconds`: by default on a link of less than 35 kB/s."""
+that waits for longer than `TopicSettings.delivery_timeout_seconds`: by default on a link of less than 35 kB/s."""
 TRANSACTION_ANSWER_SECONDS = 10.0
 """Time without an answer after which a transactional producer is given up, for a new one to take over."""
 AFTERWARDS = "nothing was lost: the next start writes everything after the last checkpoint again"
@@ -82,41 +82,47 @@ def size_of(record: Outgoing) -> int:
     return len(record.value) + len(record.key) + headers + _BATCH_OVERHEAD
 
 
-class Target(NamedTuple):
-    """A topic to write to, and what messages say about it."""
-
-    section: str
-    topic: str
-    if_too_large: str  # what else may be done about a record that the topic has no room for
-
-
 class TopicProducer:
     """A producer of records for one topic, which raises `SinkError` if one cannot be delivered.
 
-    A broker that does not respond is retried, for up to `Delivery.delivery_timeout_seconds` while a record waits. One
-    that rejects the login is, too, with passwords and certificates as they are then, and is sent again what it has not
-    acknowledged. After a `SinkError` all further calls raise it again, since later records may not have been delivered.
+    A broker that does not respond is retried, for up to `TopicSettings.delivery_timeout_seconds` while a record waits.
+    One that rejects the login is, too, with passwords and certificates as they are then, and is sent again what it has
+    not acknowledged. After a `SinkError` all further calls raise it again, since later records may not have been
+    delivered.
+
+    If it is transactional, records become visible with the next checkpoint, together with the position of the source. A
+    transaction is only open while there are records: from the first one after a checkpoint to the next commit.
+
+    Args:
+        section: of the settings, for messages.
+        if_too_large: what else may be done about a record that the topic has no room for, for messages.
+        client, connection: to the cluster.
+        settings: of the topic.
+        transactional: what makes it that.
     """
 
     def __init__(
         self,
-        target: Target,
+        section: str,
+        if_too_large: str,
         client: Client,
         connection: Connection,
-        delivery: Delivery,
+        settings: TopicSettings,
         transactional: Transactional | None = None,
     ) -> None:
-        self.target = target
         self.topic = Topic(1, None)
         """As of the latest connection."""
         self.rejection = ""
         """Why brokers reject the login or certificate at present, in their words."""
+        self.transactional = transactional
+        self._section, self._if_too_large = section, if_too_large
         self._client = client
         self._connection = connection
-        self._delivery = delivery
-        self._transactional = transactional
+        self._settings = settings
+        self._group = "" if transactional is None else transactional.group
+        self._recovering: Future[int] | None = None
         self._open_since: float | None = None  # when the open transaction began
-        longest = delivery.delivery_timeout_seconds + REQUEST_SECONDS  # for a client to say itself why
+        longest = settings.delivery_timeout_seconds + REQUEST_SECONDS  # for a client to say itself why
         self._give_up_seconds = longest if transactional is None else min(TRANSACTION_ANSWER_SECONDS, longest)
         self._servers = ", ".join(connection.bootstrap_servers)
         self._producer: Producer | None = None
@@ -132,7 +138,7 @@ class TopicProducer:
         try:
             self._connect(REQUEST_SECONDS)
         except ClientError as error:
-            _LOGGER.warning("%s: no broker of %s responds (%s); retrying", self.target.section, self._servers, error)
+            _LOGGER.warning("%s: no broker of %s responds (%s); retrying", self._section, self._servers, error)
 
     def connected(self) -> Producer:
         """Return the producer, after waiting for a broker for as long as a record may take."""
@@ -146,12 +152,12 @@ class TopicProducer:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                self.topic = self._client.topic(self._connection, self.target.topic)
-                batch_bytes = min(self._delivery.batch_bytes, self.topic.max_bytes or DEFAULT_MAX_BYTES)
-                delivery = self._delivery.model_copy(update={"batch_bytes": batch_bytes})
-                self._producer = self._client.create_producer(self._connection, delivery, self._transactional)
+                self.topic = self._client.topic(self._connection, self._settings.topic)
+                batch_bytes = min(self._settings.batch_bytes, self.topic.max_bytes or DEFAULT_MAX_BYTES)
+                settings = self._settings.model_copy(update={"batch_bytes": batch_bytes})
+                self._producer = self._client.create_producer(self._connection, settings, self.transactional)
             except ConfigError as error:
-                raise ConfigError(f"{self.target.section}: {error}") from error
+                raise ConfigError(f"{self._section}: {error}") from error
             except ClientError as error:
                 if error.cause not in {Cause.NO_ANSWER, Cause.REJECTED}:
                     raise self.fail(error) from error
@@ -167,13 +173,13 @@ class TopicProducer:
             _LOGGER.warning(
                 "%s: %s rejects this client: %s; correct its login or certificate, which are read again for each "
                 "attempt",
-                self.target.section,
+                self._section,
                 self._servers,
                 reason,
                 extra={"event": "login_rejected"},
             )
         elif self.rejection and not reason:
-            _LOGGER.warning("%s: %s no longer rejects this client", self.target.section, self._servers)
+            _LOGGER.warning("%s: %s no longer rejects this client", self._section, self._servers)
         self.rejection = reason
 
     def _disconnect(self) -> None:
@@ -199,6 +205,8 @@ class TopicProducer:
             raise self._failure
         if self._bytes > MAX_UNFLUSHED_BYTES:
             self.flush()
+        if self.transactional is not None:
+            self._begin()
         self._send(self._producer or self.connected(), record)
         self._unflushed.append(record)
         self._bytes += len(record.value) + _BATCH_OVERHEAD
@@ -207,7 +215,7 @@ class TopicProducer:
         deadline = time.monotonic() + self._give_up_seconds
         while True:
             try:
-                return producer.send(self.target.topic, record)
+                return producer.send(self._settings.topic, record)
             except ClientError as error:  # for want of the topic's metadata, if it may be repeated
                 if error.cause is not Cause.NO_ANSWER or time.monotonic() > deadline:
                     raise self.fail(error, record) from error
@@ -239,7 +247,7 @@ class TopicProducer:
     def _send_again(self, rejection: str) -> None:
         """Replace a client whose login is rejected, and send what is not acknowledged to the new one."""
         self._note_rejection(rejection)
-        if self._transactional is not None:
+        if self.transactional is not None:
             raise self.fail(ClientError(Cause.REJECTED, rejection))
         self._disconnect()
         producer = self.connected()
@@ -268,8 +276,8 @@ class TopicProducer:
 
     def as_sink_error(self, error: ClientError, record: Outgoing | None = None) -> SinkError:
         """Return an error that says what went wrong and what to do about it."""
-        section, topic, if_too_large = self.target
-        name, timeout, _ = self._transactional or Transactional("", 0.0, "")
+        section, topic = self._section, self._settings.topic
+        name, timeout, _ = self.transactional or Transactional("", 0.0, "")
         if name and error.retriable:
             return RetriableSinkError(
                 f"{section}: {self._servers} has not answered the producer of transactional id {name!r} ({error})"
@@ -279,7 +287,7 @@ class TopicProducer:
         advice = _ADVICE[error.cause].format(
             section=section,
             topic=topic,
-            if_too_large=if_too_large,
+            if_too_large=self._if_too_large,
             servers=self._servers,
             error=error,
             of=of,
@@ -293,9 +301,19 @@ class TopicProducer:
         return SinkError(f"{section}: topic {topic!r} {advice}; {AFTERWARDS}")
 
     def close(self) -> None:
-        """Close the connection; unacknowledged records may be lost."""
+        """Close the connection; unacknowledged records may be lost.
+
+        An open transaction is aborted, so that consumers need not wait.
+        """
+        producer = self._producer
+        is_deaf = self._failure is not None and self._failure.retriable  # the next one aborts its transaction
+        if producer is not None and self._open_since is not None and not is_deaf:
+            try:
+                self._answered(lambda: producer.transact("abort_transaction"), "aborting a transaction")
+            except ClientError as error:
+                _LOGGER.info("readers wait for the time-out of a transaction that could not be aborted (%s)", error)
         self._closed.set()
-        producer, self._producer = self._producer, None
+        self._producer = None
         if producer is None:
             return
         try:
@@ -304,26 +322,14 @@ class TopicProducer:
         except ClientError as error:
             _LOGGER.warning(
                 "%s: topic %r may have received only a part of what was not flushed (%s)",
-                self.target.section,
-                self.target.topic,
+                self._section,
+                self._settings.topic,
                 error,
             )
 
+    # --- transactions -----------------------------------------------------------------------------------------------
 
-class TransactionalProducer(TopicProducer):
-    """A producer whose records become visible with the next checkpoint, together with the position of the source.
-
-    A transaction is only open while there are records: from the first one after a checkpoint to the next commit.
-    """
-
-    def __init__(
-        self, target: Target, client: Client, connection: Connection, delivery: Delivery, transactional: Transactional
-    ) -> None:
-        self._group = transactional.group
-        self._recovering: Future[Recovered] | None = None
-        super().__init__(target, client, connection, delivery, transactional)
-
-    def recover(self, timeout: float, position: Position | None) -> Recovered | None:
+    def recover(self, timeout: float, position: Position | None) -> int | None:
         """See `PredictionSink.recover`."""
         if self._recovering is None:
             self._recovering = in_background(lambda: self._recover(position))
@@ -332,7 +338,7 @@ class TransactionalProducer(TopicProducer):
         except TimeoutError:
             return None
 
-    def _recover(self, position: Position | None) -> Recovered:
+    def _recover(self, position: Position | None) -> int:
         own = kafka_part(position)
         while True:
             try:
@@ -340,8 +346,8 @@ class TransactionalProducer(TopicProducer):
                 self._until_answered(producer, partial(producer.transact, "init_transactions"))
                 # Only now open transactions of an earlier run have ended, and commits in progress are complete.
                 if own is None:
-                    return Recovered(None)
-                return Recovered(self._until_answered(producer, partial(self._committed_generation, own)))
+                    return 0
+                return self._until_answered(producer, partial(self._committed_generation, own))
             except ClientError as error:
                 if error.cause is not Cause.REJECTED or self._closed.is_set():
                     raise self.fail(error) from error
@@ -359,10 +365,10 @@ class TransactionalProducer(TopicProducer):
                 if error.cause is Cause.REJECTED or not error.retriable or self._closed.is_set():
                     raise
 
-    def _committed_generation(self, position: Position) -> int | None:
-        """Return the last generation that the owner of this position committed to the group."""
+    def _committed_generation(self, position: Position) -> int:
+        """Return the last generation that the owner of this position committed to the group, or 0."""
         # With isolation level read_committed, its default, the coordinator answers only once transactions have ended.
-        settings = ReadingSettings(topics=(self.target.topic,), group=self._group)
+        settings = ReadingSettings(topics=(self._settings.topic,), group=self._group)
         consumer = self._client.create_consumer(self._connection, settings)
         try:
             found = consumer.committed(list(offsets_of(position)))
@@ -372,11 +378,7 @@ class TransactionalProducer(TopicProducer):
         # One that is restored from a backup goes on from those of the original, with whose name its own begins.
         owner = str(position["owner"])
         marks = [mark for _, mark in found.values() if mark is not None and owner.startswith(mark.owner)]
-        return max((mark.checkpoint_generation for mark in marks), default=None)
-
-    def send(self, record: Outgoing) -> None:
-        self._begin()
-        super().send(record)
+        return max((mark.checkpoint_generation for mark in marks), default=0)
 
     def _begin(self) -> None:
         """Open a transaction unless one is open; raise `SinkError` if that is no longer possible."""
@@ -391,7 +393,7 @@ class TransactionalProducer(TopicProducer):
         """See `PredictionSink.commit`."""
         own = kafka_part(position)
         if own is None or own["group"] != self._group:
-            section = self.target.section
+            section = self._section
             raise SinkError(
                 f"{section}.transactional: the checkpoint holds no position of group {self._group!r} to commit with "
                 f"the {section}; configure the Kafka source as it was, or set {section}.transactional = false"
@@ -412,17 +414,6 @@ class TransactionalProducer(TopicProducer):
             return in_background(call).result(self._give_up_seconds)
         except TimeoutError:
             raise ClientError(Cause.NO_ANSWER, f"{what} took more than {self._give_up_seconds:.0f} s") from None
-
-    def close(self) -> None:
-        """Abort an open transaction, so that consumers need not wait."""
-        producer = self._producer
-        is_deaf = self._failure is not None and self._failure.retriable  # the next one aborts its transaction
-        if producer is not None and self._open_since is not None and not is_deaf:
-            try:
-                self._answered(lambda: producer.transact("abort_transaction"), "aborting a transaction")
-            except ClientError as error:
-                _LOGGER.info("readers wait for the time-out of a transaction that could not be aborted (%s)", error)
-        super().close()
 
 
 def kafka_part(position: Position | None) -> Position | None:

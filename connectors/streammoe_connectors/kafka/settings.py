@@ -176,21 +176,19 @@ def hidden(text: str) -> str:
     return text
 
 
-class Delivery(BaseModel):
-    """Settings for sending records, which docs/kafka.md explains."""
+class TopicSettings(Connection):
+    """Settings of a sink that writes to a topic; without servers the whole connection is that of the Kafka source.
 
-    compression: Literal["none", "gzip", "lz4", "zstd", "snappy"] = "none"
-    linger_ms: int = Field(default=20, ge=0, le=10_000)
-    batch_bytes: int = Field(default=1 << 17, ge=0, le=1 << 24)
-    delivery_timeout_seconds: float = Field(default=120.0, ge=10.0, le=3600.0)
-
-
-class TopicSettings(Delivery, Connection):
-    """Settings of a sink that writes to a topic; without servers the whole connection is that of a Kafka source."""
+    docs/kafka.md explains those of how records are sent.
+    """
 
     kind: Literal["kafka"]
     topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")
     bootstrap_servers: Servers | None = None  # type: ignore[assignment]
+    compression: Literal["none", "gzip", "lz4", "zstd", "snappy"] = "none"
+    linger_ms: int = Field(default=20, ge=0, le=10_000)
+    batch_bytes: int = Field(default=1 << 17, ge=0, le=1 << 24)
+    delivery_timeout_seconds: float = Field(default=120.0, ge=10.0, le=3600.0)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

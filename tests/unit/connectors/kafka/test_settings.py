@@ -151,12 +151,12 @@ COMMON = """
 """
 
 
-def test_a_sink_takes_the_connection_of_the_first_kafka_source_unless_it_has_one():
+def test_a_sink_takes_the_connection_of_a_kafka_source_unless_it_has_one():
     lent = KafkaPredictions.Settings(kind="kafka", topic="p")
-    assert connection_for(lent, "predictions", [FILE, TOPIC]) is TOPIC
+    assert connection_for(lent, "predictions", TOPIC) is TOPIC
     own = KafkaPredictions.Settings(kind="kafka", topic="t", bootstrap_servers="here:1")
-    assert connection_for(own, "predictions", [FILE, TOPIC]) is own
-    KafkaPredictions.check(own, [TOPIC], None)  # another cluster may have a topic of the same name
+    assert connection_for(own, "predictions", TOPIC) is own
+    KafkaPredictions.check(own, TOPIC, None)  # another cluster may have a topic of the same name
 
 
 def test_what_does_not_go_together_is_found_without_a_broker(tmp_path):
