@@ -144,9 +144,6 @@ class _Pipe:
     def skip(self, count: int) -> int:
         return len(self.read(count))
 
-    def close(self) -> None:
-        """Do nothing: the descriptor belongs to the process."""
-
     @staticmethod
     def _unreadable(error: OSError) -> SourceError:
         return SourceError(f"stdin cannot be read: {error.strerror or error}; pipe records into the process")

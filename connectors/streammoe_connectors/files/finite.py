@@ -6,10 +6,10 @@ import logging
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from streammoe.errors import SourceError, not_installed
-from streammoe.ports import Batch, Location, Position
+from streammoe.ports import Batch, Position
 from streammoe.text import counted
 from streammoe_connectors.files.gzipped import GzipStream
 from streammoe_connectors.files.listing import (
@@ -51,6 +51,7 @@ class FiniteFiles:
         self._files: list[File] = []
         self._index = 0
         self._reader: RecordReader | ParquetReader | None = None
+        self._raw: BinaryIO | None = None  # what it reads
         self._finished_bytes = 0
         self._total_bytes = 0
 
@@ -85,9 +86,9 @@ class FiniteFiles:
         return done, max(done, self._total_bytes)
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        if self._raw is not None:
+            self._raw.close()
+        self._reader = self._raw = None
 
     def _resume(self, file: File) -> File:
         """Return a file of a position as it is read on; one that was read to its end only if it has grown since.
@@ -168,25 +169,22 @@ class FiniteFiles:
         file, settings = self._files[self._index], self._settings
         path, start = file["path"], file["offset"]
         opened = open_file(path, known=file)
-        try:
-            kind = kind_of(path, settings.format, opened.head)
-            if kind.format == PARQUET:
-                rows = settings.block_rows
-                try:
-                    from streammoe_connectors.files.parquet import ParquetReader
-                except ModuleNotFoundError:
-                    opened.raw.close()
-                    raise not_installed(f"reading {path}", "pyarrow", "parquet") from None
-                self._reader = ParquetReader(opened.raw, path=path, size=opened.size, block_rows=rows, start=start)
-            else:
-                stream = GzipStream(opened.raw, path) if kind.gzipped else PlainStream(opened.raw, path)
-                location: Location = {"path": path}
-                self._reader = RecordReader(
-                    stream, settings, name=path, format=kind.format, start=start, location=location
-                )
-        except SourceError:
-            opened.raw.close()
-            raise
+        self._raw = opened.raw
+        kind = kind_of(path, settings.format, opened.head)
+        if kind.format == PARQUET:
+            try:
+                from streammoe_connectors.files.parquet import ParquetReader
+            except ModuleNotFoundError:
+                raise not_installed(f"reading {path}", "pyarrow", "parquet") from None
+            self._reader = ParquetReader(
+                opened.raw, path=path, size=opened.size, block_rows=settings.block_rows, start=start
+            )
+        else:
+            raw, head = opened.raw, opened.head
+            stream = GzipStream(raw, path, head) if kind.gzipped else PlainStream(raw, path)
+            self._reader = RecordReader(
+                stream, settings, name=path, format=kind.format, start=start, location={"path": path}
+            )
         return self._reader
 
     def _skip_finished(self) -> None:

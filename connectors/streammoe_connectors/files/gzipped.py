@@ -9,7 +9,7 @@ from typing import BinaryIO
 from streammoe.errors import SourceError
 from streammoe_connectors.files.listing import GZIP_MAGIC, as_source_errors
 
-_SKIP_BYTES = 1 << 20
+_SKIP_BYTES = 1 << 20  # some hundredths of a second
 
 
 class GzipStream:
@@ -19,17 +19,25 @@ class GzipStream:
     damage that still decompresses is only detected there.
 
     Args:
-        raw: the file, at its beginning; closed together with the stream.
+        raw: the file, at its beginning.
         path: for messages.
+        head: its first bytes.
     """
 
-    def __init__(self, raw: BinaryIO, path: str) -> None:
+    def __init__(self, raw: BinaryIO, path: str, head: bytes) -> None:
         self.at_eof = False
         self._raw = raw
         self._path = path
         self._file = gzip.GzipFile(fileobj=raw)
         self._offset = 0
-        self._damage = self._wrong_beginning()
+        self._damage: SourceError | None = None
+        if not head:
+            self._damage = self._truncated()
+        elif not GZIP_MAGIC.startswith(head[: len(GZIP_MAGIC)]):
+            self._damage = SourceError(
+                f"{path} is not gzip data, although its name ends in .gz; if it is plain text, rename it "
+                "without that ending, else restore it"
+            )
 
     @property
     def raw_bytes(self) -> int:
@@ -52,27 +60,7 @@ class GzipStream:
         return data
 
     def skip(self, count: int) -> int:
-        skipped = 0
-        while skipped < count and (piece := self.read(min(count - skipped, _SKIP_BYTES))):
-            skipped += len(piece)
-        return skipped
-
-    def close(self) -> None:
-        self._raw.close()
-
-    def _wrong_beginning(self) -> SourceError | None:
-        """Return what is wrong with a file that does not begin like one of gzip."""
-        with as_source_errors(self._path):
-            magic = self._raw.read(len(GZIP_MAGIC))
-            self._raw.seek(0)
-        if not magic:
-            return self._truncated()
-        if GZIP_MAGIC.startswith(magic):
-            return None
-        return SourceError(
-            f"{self._path} is not gzip data, although its name ends in .gz; if it is plain text, rename it "
-            "without that ending, else restore it"
-        )
+        return len(self.read(min(count, _SKIP_BYTES)))
 
     def _truncated(self) -> SourceError:
         return SourceError(

@@ -13,7 +13,7 @@ class PlainStream:
     """A stream over a file that may grow but not shrink or change.
 
     Args:
-        raw: the file, unbuffered, at its beginning; closed together with the stream.
+        raw: the file, unbuffered, at its beginning.
         path: for messages.
         head: the known first bytes of the file.
         follow: whether to wait for what others append until `is_last`; else it ends where the file does.
@@ -66,9 +66,6 @@ class PlainStream:
             self._raw.seek(self.raw_bytes + count)
         self.raw_bytes += count
         return count
-
-    def close(self) -> None:
-        self._raw.close()
 
     def _explain_loss(self, change: str) -> SourceError:
         what = (

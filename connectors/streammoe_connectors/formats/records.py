@@ -29,7 +29,6 @@ from streammoe_connectors.formats.texts import TextSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
 _UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 contain them
-_MAX_SKIP_BYTES = 1 << 25  # some tenths of a second of decompression
 
 
 class Stream(Protocol):
@@ -56,8 +55,6 @@ class Stream(Protocol):
     def skip(self, count: int) -> int:
         """Skip at most `count` bytes and return how many; 0 only if there are no more."""
         ...
-
-    def close(self) -> None: ...
 
 
 _LF = ord("\n")
@@ -186,10 +183,6 @@ class RecordReader:
         """Bytes on disk read so far."""
         return self._stream.raw_bytes
 
-    def close(self) -> None:
-        """Close the stream."""
-        self._stream.close()
-
     # --- before the first record ------------------------------------------------------------------------------------
 
     def _skip_bom(self) -> bool:
@@ -260,7 +253,7 @@ class RecordReader:
         if before >= self.offset + len(self._buffer):
             self.offset += len(self._buffer)
             self._buffer = b""
-            self.offset += self._stream.skip(min(before - self.offset, _MAX_SKIP_BYTES))
+            self.offset += self._stream.skip(before - self.offset)
             if self.offset < before and not self._stream.at_eof:
                 return False
         else:
