@@ -300,7 +300,7 @@ FAULTS = {
             "        if self._outputs.transactional:\n            self._store.confirm(self._generation)\n"
             "        if self._outputs.commit(position, self._generation):\n",
         ),
-        Fault("own-confirmation-ignored", "seen = max(store.confirmed, committed or 0)", "seen = committed or 0"),
+        Fault("own-confirmation-ignored", "seen = max(store.confirmed, recovered or 0)", "seen = recovered or 0"),
         Fault(
             "position-before-learning",
             "processed = state.process(batch)\n",
