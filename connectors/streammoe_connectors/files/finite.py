@@ -13,7 +13,6 @@ from streammoe.ports import Batch, Position
 from streammoe.text import counted
 from streammoe_connectors.files.gzipped import GzipStream
 from streammoe_connectors.files.listing import (
-    PARQUET,
     RESTORE_ADVICE,
     File,
     as_source_errors,
@@ -30,6 +29,7 @@ from streammoe_connectors.files.listing import (
 from streammoe_connectors.files.plain import PlainStream
 from streammoe_connectors.files.settings import FileSettings
 from streammoe_connectors.formats.records import RecordReader
+from streammoe_connectors.formats.texts import PARQUET
 
 if TYPE_CHECKING:
     from streammoe_connectors.files.parquet import ParquetReader

@@ -25,7 +25,17 @@ LIKE_ASCII = re.compile(
     r"hp-roman8|mac-(cyrillic|greek|iceland|latin2|roman|turkish)|big5(hkscs)?|euc_\w+|gb\w+|johab|shift_jis"
 )
 """Encodings whose texts can be cut at line ends and quotes as if they were ASCII: they have no escapes to others."""
-_BY_EXTENSION = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+PARQUET = "parquet"
+ENDINGS = {".csv": "csv", ".json": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": PARQUET, ".pq": PARQUET}
+"""The formats of files by the ends of their names, without that of compressed ones."""
+
+
+def by_extension(path: str) -> tuple[str, bool, str | None]:
+    """Return the extension of a path, without one of gzip; whether there is that; and the format, if it is known."""
+    extensions = [extension.lower() for extension in Path(path).suffixes]
+    gzipped = extensions[-1:] == [".gz"]
+    extension = (["", *extensions[:-1]] if gzipped else ["", *extensions])[-1]
+    return extension, gzipped, ENDINGS.get(extension)
 
 
 class TextSettings(BaseModel):
@@ -87,8 +97,7 @@ class TextSettings(BaseModel):
     def _check_dialect(cls, format: str, info: ValidationInfo) -> str:
         known = format
         if format == "auto":
-            suffixes = Path(str(info.data.get("path", "")).lower()).suffixes
-            known = next((_BY_EXTENSION[suffix] for suffix in suffixes[-2:] if suffix in _BY_EXTENSION), "csv")
+            known = by_extension(str(info.data.get("path", "")))[2] or "csv"
         for name, formats in MEANT_FOR.items():
             if known not in formats and info.data.get(name, default := cls.model_fields[name].default) != default:
                 raise ValueError(
