@@ -6,9 +6,8 @@ import json
 
 from streammoe.ports import DeadLetter, DeadLetterSink
 from streammoe_connectors.kafka.contract import Outgoing
-from streammoe_connectors.kafka.producer import DEFAULT_MAX_BYTES, size_of
 from streammoe_connectors.kafka.settings import TopicSettings
-from streammoe_connectors.kafka.topic_sink import TopicSink
+from streammoe_connectors.kafka.topic_sink import DEFAULT_MAX_BYTES, TopicSink, size_of
 
 HEADER_PREFIX = "header."
 """Prefix of the names of a record's own headers in its letter, so that they cannot be mistaken for ours."""
@@ -35,12 +34,12 @@ class KafkaDeadLetters(TopicSink, DeadLetterSink):
 
     def write(self, letters: list[DeadLetter]) -> None:
         for letter in letters:
-            self._producer.send(self._record_of(letter))
-        self._producer.check_delivered()
+            self.send(self._record_of(letter))
+        self.check_delivered()
 
     def _record_of(self, letter: DeadLetter) -> Outgoing:
-        record = self._producer.keyless(letter.record, letter.location, headers_of(letter))
-        excess = size_of(record) - (self._producer.topic.max_bytes or DEFAULT_MAX_BYTES)
+        record = self.keyless(letter.record, letter.location, headers_of(letter))
+        excess = size_of(record) - (self.topic.max_bytes or DEFAULT_MAX_BYTES)
         if excess <= 0:
             return record
         kept = letter.record[: max(0, len(letter.record) - excess - 40)]  # and for the header

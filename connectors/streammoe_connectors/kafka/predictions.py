@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from streammoe.errors import ConfigError
-from streammoe.ports import Position, Predictions, PredictionSink
+from streammoe.ports import Predictions, PredictionSink
 from streammoe.rows import json_lines
 from streammoe_connectors.kafka.contract import Outgoing, Transactional
 from streammoe_connectors.kafka.settings import KafkaSettings, TopicSettings
@@ -74,20 +74,9 @@ class KafkaPredictions(TopicSink, PredictionSink):
 
     def write(self, rows: Predictions) -> None:
         keys = [None] * len(rows) if rows.keys is None else rows.keys
-        producer = self._producer
         for line, key, location in zip(json_lines(rows).splitlines(), keys, rows.locations, strict=True):
-            producer.send(producer.keyless(line, location) if key is None else Outgoing(line, key, location))
-        producer.check_delivered()
-
-    @property
-    def transactional(self) -> bool:
-        return self._producer.transactional is not None
-
-    def recover(self, timeout: float, position: Position | None) -> int | None:
-        return self._producer.recover(timeout, position)
-
-    def commit(self, position: Position, generation: int) -> None:
-        self._producer.commit(position, generation)
+            self.send(self.keyless(line, location) if key is None else Outgoing(line, key, location))
+        self.check_delivered()
 
 
 def _group_and_transactional_id(source: BaseModel) -> tuple[str, str]:
