@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 from zoneinfo import ZoneInfo
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     Field,
@@ -112,6 +113,20 @@ def _host_names(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _known_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (LookupError, ValueError, OSError):
+        raise ValueError("must be a time zone of the IANA database, such as Europe/Berlin") from None
+    return name
+
+
+def _late(late_columns: bool, info: ValidationInfo) -> bool:
+    if late_columns and info.data.get("features", "*") != "*":
+        raise ValueError("must be false if schema.features is a list, which is complete")
+    return late_columns
+
+
 class SchemaSettings(Section):
     """The columns to learn from, and their meaning."""
 
@@ -138,8 +153,10 @@ class SchemaSettings(Section):
         'Factors of units, percent or currency signs before or after numbers: { "°C" = 1, "%" = 0.01, M = 1e6 }.',
         change="restart",
     )
-    time_zone: str = option("UTC", "Time zone of times that name none, such as Europe/Berlin.", change="restart")
-    late_columns: bool = False
+    time_zone: Annotated[str, AfterValidator(_known_zone)] = option(
+        "UTC", "Time zone of times that name none, such as Europe/Berlin.", change="restart"
+    )
+    late_columns: Annotated[bool, AfterValidator(_late)] = False
     max_columns: int = option(
         256,
         'Maximum number of columns if features = "*", including late ones.',
@@ -186,22 +203,6 @@ class SchemaSettings(Section):
             self.missing, self.thousands, self.units, times, "" if self.time_zone == "UTC" else self.time_zone
         )
 
-    @field_validator("time_zone")
-    @classmethod
-    def _is_known(cls, name: str) -> str:
-        try:
-            ZoneInfo(name)
-        except (LookupError, ValueError, OSError):
-            raise ValueError("must be a time zone of the IANA database, such as Europe/Berlin") from None
-        return name
-
-    @field_validator("late_columns")
-    @classmethod
-    def _open(cls, late_columns: bool, info: ValidationInfo) -> bool:
-        if late_columns and info.data.get("features", "*") != "*":
-            raise ValueError("must be false if schema.features is a list, which is complete")
-        return late_columns
-
 
 class Classifier(ClassifierOptions):
     """Classifier options with labels as strings, as they are read from records."""
@@ -221,6 +222,12 @@ MODELS: Mapping[str, type[Model]] = {"regressor": RegressorOptions, "classifier"
 """The options of the table ``model``, by its kind."""
 
 
+def _expiry(limit: float | None, info: ValidationInfo) -> float | None:
+    if limit is not None and info.data.get("key", "") is None:
+        raise ValueError("must be omitted if labels.key is, since no records wait then")
+    return limit
+
+
 class Labels(Section):
     """Joining of features with labels that arrive later."""
 
@@ -229,22 +236,15 @@ class Labels(Section):
     max_pending: int = option(
         100_000, "Records that may wait for their other half; beyond that the oldest expires.", change="reload", ge=1
     )
-    expire_events: int | None = option(
+    expire_events: Annotated[int | None, AfterValidator(_expiry)] = option(
         None, "Number of records after which a waiting one expires; by default unlimited.", change="reload", ge=1
     )
-    expire_seconds: float | None = option(
+    expire_seconds: Annotated[float | None, AfterValidator(_expiry)] = option(
         None, "Like expire_events, in seconds, by the records' timestamps; files have none.", change="reload", gt=0
     )
     keep_expired: bool = option(
         False, "Write records that expire to the dead letters, which may be most of the stream.", change="reload"
     )
-
-    @field_validator("expire_events", "expire_seconds")
-    @classmethod
-    def _joined(cls, limit: float | None, info: ValidationInfo) -> float | None:
-        if limit is not None and info.data.get("key", "") is None:
-            raise ValueError("must be omitted if labels.key is, since no records wait then")
-        return limit
 
 
 class CheckpointSettings(Section):
@@ -274,6 +274,12 @@ class CheckpointSettings(Section):
     mirror_every_seconds: float = option(60.0, "How often to copy it, if there is a new one.", change="reload", gt=0)
 
 
+def _without_colon(username: str | None) -> str | None:
+    if username is not None and ":" in username:
+        raise ValueError("must not contain a colon, which ends a user name in HTTP")
+    return username
+
+
 class ListenerSettings(Section):
     """The address at which something is served, and to whom; the sections that extend it add a port."""
 
@@ -291,31 +297,18 @@ class ListenerSettings(Section):
     """The certificate chain; without it connections are not encrypted."""
     tls_keyfile: Text | None = Field(None, validate_default=True)
     """The certificate's private key, without a password."""
-    username: Text | None = None
+    username: Annotated[Text | None, AfterValidator(_without_colon)] = None
     """The user who is answered, with a password."""
     password: Secret | None = Field(None, validate_default=True)
     """The user's password."""
 
-    @field_validator("tls_keyfile")
+    @field_validator("tls_keyfile", "password")
     @classmethod
-    def _with_certificate(cls, key: str | None, info: ValidationInfo) -> str | None:
-        if "tls_certfile" in info.data and (key is None) != (info.data["tls_certfile"] is None):
-            raise ValueError(f"must be set if and only if {cls.section}.tls_certfile is")
-        return key
-
-    @field_validator("username")
-    @classmethod
-    def _without_colon(cls, username: str | None) -> str | None:
-        if username is not None and ":" in username:
-            raise ValueError("must not contain a colon, which ends a user name in HTTP")
-        return username
-
-    @field_validator("password")
-    @classmethod
-    def _with_username(cls, password: Secret | None, info: ValidationInfo) -> Secret | None:
-        if "username" in info.data and (password is None) != (info.data["username"] is None):
-            raise ValueError(f"must be set if and only if {cls.section}.username is")
-        return password
+    def _with_the_other(cls, value: Any, info: ValidationInfo) -> Any:
+        other = "username" if info.field_name == "password" else "tls_certfile"
+        if other in info.data and (value is None) != (info.data[other] is None):
+            raise ValueError(f"must be set if and only if {cls.section}.{other} is")
+        return value
 
 
 class MetricsSettings(ListenerSettings):
@@ -361,18 +354,17 @@ class NoPredictionsSettings(PredictionSettings):
     kind: Literal["none"] = "none"
 
 
+def _of_lines(path: str) -> str:
+    if Path(path).suffix.lower() in {".parquet", ".pq", ".csv"}:
+        raise ValueError("must end in .jsonl: predictions are JSON Lines")
+    return path
+
+
 class PredictionFileSettings(PredictionSettings):
     """Predictions that are written to files."""
 
     kind: Literal["file"]
-    path: Text
-
-    @field_validator("path")
-    @classmethod
-    def _is_of_lines(cls, path: str) -> str:
-        if Path(path).suffix.lower() in {".parquet", ".pq", ".csv"}:
-            raise ValueError("must end in .jsonl: predictions are JSON Lines")
-        return path
+    path: Annotated[Text, AfterValidator(_of_lines)]
 
 
 class DeadLetters(Section):

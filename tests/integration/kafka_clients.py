@@ -16,7 +16,6 @@ from streammoe.ports import Predictions
 from streammoe.secrets import Secret, is_secret
 from streammoe_connectors.kafka.position import OffsetMetadata
 from streammoe_connectors.kafka.predictions import KafkaPredictions
-from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.kafka_lab.lab import PATIENCE, wait_until
 from tests.process.workspace import FORKS, ROOT
@@ -178,13 +177,6 @@ def versions(records):
     return [json.loads(record.value)["model_version"] for record in records]
 
 
-class Source(Connection):
-    """What a transactional sink wants to know of a Kafka source."""
-
-    group: str
-    shard: str = "0/1"
-
-
 class Transactions:
     """A topic to read, one to write, and a group."""
 
@@ -196,7 +188,7 @@ class Transactions:
         self._opened = []
 
     def sink(self, **settings):
-        source = Source(bootstrap_servers=self.topics.address, group=self.group, client=chosen.client)
+        source = settings_of(self.topics.address, self.read, group=self.group)
         self._opened.append(sink_to(self.topics.address, self.written, source, **settings))
         return self._opened[-1]
 

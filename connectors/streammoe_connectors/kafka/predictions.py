@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationInfo
 
 from streammoe.errors import ConfigError
 from streammoe.ports import Predictions, PredictionSink
 from streammoe.rows import json_lines
+from streammoe_connectors.conditions import Text
 from streammoe_connectors.kafka.contract import Outgoing, Transactional
 from streammoe_connectors.kafka.settings import KafkaSettings, TopicSettings
 from streammoe_connectors.kafka.topic_sink import TopicSink
+
+
+def _check_transactional_id(name: str | None, info: ValidationInfo) -> str | None:
+    if name is not None and info.data.get("transactional") is False:
+        raise ValueError("must not be set unless predictions.transactional = true")
+    return name
 
 
 class KafkaPredictionSettings(TopicSettings):
@@ -22,15 +29,8 @@ class KafkaPredictionSettings(TopicSettings):
     """
 
     transactional: bool = False
-    transactional_id: str | None = Field(default=None, min_length=1)
+    transactional_id: Annotated[Text | None, AfterValidator(_check_transactional_id)] = None
     transaction_timeout_seconds: float = Field(default=600.0, ge=10.0)
-
-    @field_validator("transactional_id")
-    @classmethod
-    def _check_transactional_id(cls, name: str | None, info: ValidationInfo) -> str | None:
-        if name is not None and info.data.get("transactional") is False:
-            raise ValueError("must not be set unless predictions.transactional = true")
-        return name
 
 
 class KafkaPredictions(TopicSink, PredictionSink):
