@@ -31,7 +31,7 @@ from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_r
 from streammoe.pipeline.sink_wait import Answer
 from streammoe.pipeline.writing import PredictionWriter
 from streammoe.ports import Batch, DeadLetterSink, Position, PredictionSink, Source
-from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
+from streammoe.settings import DeadLetterFileSettings, PredictionFileSettings, PredictionSettings, Settings
 
 LOGGER = logging.getLogger("streammoe.serve")
 
@@ -173,7 +173,7 @@ def _checkpoint(settings: Settings, store: CheckpointStore, from_model: Path | N
 def _prediction_writer(settings: Settings, health: Health) -> PredictionWriter | None:
     predictions, wait = settings.predictions, health.waits["predictions"]
     match predictions:
-        case NoPredictionsSettings():
+        case PredictionSettings(kind="none"):
             return None
         case PredictionFileSettings():
             sink: PredictionSink = JsonlPredictions(predictions.path)

@@ -339,19 +339,16 @@ class ServeSettings(ListenerSettings):
 
 
 class PredictionSettings(Section):
-    """The content of predictions; their destination depends on their kind, whose model extends this one."""
+    """The content of predictions; their destination depends on their kind, whose model extends this one.
+
+    Those of the kind ``none`` are scored but not written.
+    """
 
     kind: str = "none"
     interval: float = option(
         0.9, "Probability of the predictive interval; 0 leaves it out.", change="reload", ge=0, lt=1
     )
     gate: bool = option(True, "Include the experts' shares in each prediction.", change="reload")
-
-
-class NoPredictionsSettings(PredictionSettings):
-    """Predictions that are scored but not written."""
-
-    kind: Literal["none"] = "none"
 
 
 def _of_lines(path: str) -> str:

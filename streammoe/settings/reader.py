@@ -27,7 +27,6 @@ from streammoe.settings import (
     Global,
     Labels,
     Model,
-    NoPredictionsSettings,
     PredictionFileSettings,
     PredictionSettings,
     SchemaSettings,
@@ -161,22 +160,20 @@ class _Reader:
         self.origins[location] = origin
 
     def settings(self, kinds: Kinds) -> Settings:
-        attributes = {section_name(name): name for name in get_type_hints(Settings)}
-        sections = {section_name(name): model for name, model in get_type_hints(Settings).items()}
-        del sections["given"]
+        sections = {section_name(name): model for name, model in get_type_hints(Settings).items() if name != "given"}
         unknown = [name for name in self.tables if name not in sections]
         self.problems += [self._unknown((name,), "section", sections) for name in unknown]
         self.problems += [f"{location}: must not contain the character NUL" for location in _with_nul(self.tables)]
         tables = {name: self.tables.get(name, {}) for name in sections}
         read: dict[str, Any] = {"source": self._chosen(("source",), kinds.sources, tables.pop("source"))}
         predictions: dict[str, type[BaseModel]] = {
-            "none": NoPredictionsSettings,
+            "none": PredictionSettings,
             "file": PredictionFileSettings,
-            **_joined(PredictionSettings, kinds.predictions),
+            **{kind: _joined(PredictionSettings, model) for kind, model in kinds.predictions.items()},
         }
         letters: dict[str, type[BaseModel]] = {
             "file": DeadLetterFileSettings,
-            **_joined(DeadLetters, kinds.dead_letters),
+            **{kind: _joined(DeadLetters, model) for kind, model in kinds.dead_letters.items()},
         }
         table = tables.pop("predictions")
         if isinstance(table, dict) and "path" in table and "kind" not in table:
@@ -185,7 +182,7 @@ class _Reader:
             )
         if isinstance(table, dict) and table.get("kind", "none") == "none":
             # Predictions can be disabled without removing the settings of their destination.
-            table = {name: value for name, value in table.items() if name in NoPredictionsSettings.model_fields}
+            table = {name: value for name, value in table.items() if name in PredictionSettings.model_fields}
         read["predictions"] = self._chosen(("predictions",), predictions, table, default="none")
         table, saved = tables.pop("dead_letters"), tables["checkpoint"]
         folder = saved.get("dir") if isinstance(saved, dict) else None
@@ -199,7 +196,7 @@ class _Reader:
         if "challenger" in self.tables and read["model"] is not None:
             read["challenger"] = self._challenger(read["model"], model, challenger, target)
         read |= {name: self._checked((name,), sections[name], table) for name, table in tables.items()}
-        read = {attributes.get(name, name): section for name, section in read.items()}
+        read["global_"] = read.pop("global")
         self._check_labels(**read)
         models = {section: read.get(section) for section in ("challenger", "model")}
         # What the challenger has from the model is said once.
@@ -375,13 +372,8 @@ class _Reader:
         return "from " + next((self.origins[location[:n]] for n in lengths if location[:n] in self.origins), self.file)
 
 
-def _joined(common: type[Section], models: Mapping[str, type[BaseModel]]) -> dict[str, type[BaseModel]]:
-    """Extend models of connectors' settings by the settings that all kinds of their section share."""
-    return {kind: _joined_model(common, model) for kind, model in models.items()}
-
-
 @functools.cache  # pydantic takes longer to build a model than to check a whole configuration
-def _joined_model(common: type[Section], model: type[BaseModel]) -> type[BaseModel]:
+def _joined(common: type[Section], model: type[BaseModel]) -> type[BaseModel]:
     """Combine the settings of one connector with those that its section shares."""
     return create_model(model.__name__, __base__=(model, common))
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, BinaryIO
 from streammoe.errors import SourceError, not_installed
 from streammoe.ports import Batch, Position
 from streammoe.text import counted
-from streammoe_connectors.files.gzipped import GzipStream
 from streammoe_connectors.files.listing import (
     RESTORE_ADVICE,
     File,
@@ -26,8 +25,8 @@ from streammoe_connectors.files.listing import (
     status_at,
     without_other_names,
 )
-from streammoe_connectors.files.plain import PlainStream
 from streammoe_connectors.files.settings import FileSettings
+from streammoe_connectors.files.streams import GzipStream, PlainStream
 from streammoe_connectors.formats.records import RecordReader
 from streammoe_connectors.formats.texts import PARQUET
 

@@ -28,8 +28,8 @@ from streammoe_connectors.files.listing import (
     status_at,
     without_other_names,
 )
-from streammoe_connectors.files.plain import ContentLostError, PlainStream
 from streammoe_connectors.files.settings import FileSettings
+from streammoe_connectors.files.streams import ContentLostError, PlainStream
 from streammoe_connectors.formats.records import RecordReader
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -48,6 +48,8 @@ class FollowedFiles:
     began, so that no file waits for another one that keeps growing. The order of records between growing files depends
     on timing, but never the order within a file.
     """
+
+    finished = False
 
     def __init__(self, settings: FileSettings) -> None:
         self._settings = settings
@@ -78,10 +80,6 @@ class FollowedFiles:
             if now >= deadline:
                 return None
             time.sleep(max(0.0, min(self._next_check_at, deadline) - now))
-
-    @property
-    def finished(self) -> bool:
-        return False
 
     def progress(self) -> None:
         """Return None, since there is no end."""

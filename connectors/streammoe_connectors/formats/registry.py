@@ -14,7 +14,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, Schema
 
 from streammoe.errors import ConfigError, RetriableSourceError, SourceError
 from streammoe.secrets import check_readable
-from streammoe_connectors.addresses import is_protected
+from streammoe_connectors.conditions import is_protected
 from streammoe_connectors.formats.as_json import FRAME_BYTES, Read, schema_number
 
 Result = TypeVar("Result")

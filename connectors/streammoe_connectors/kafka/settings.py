@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from streammoe.secrets import HIDDEN, Secret, check_readable, is_secret
-from streammoe_connectors.addresses import check_http_address, is_protected
-from streammoe_connectors.conditions import Text, only_if
+from streammoe_connectors.conditions import Text, check_http_address, is_protected, only_if
 from streammoe_connectors.formats.events import RecordPath
 
 LIBRDKAFKA_NAMES = {
