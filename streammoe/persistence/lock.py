@@ -5,9 +5,8 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from streammoe.errors import CheckpointError
 from streammoe.persistence.durable import make_folder, reporting
@@ -28,7 +27,7 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-class FolderLock:
+class FolderLock(AbstractContextManager["FolderLock"]):
     """An exclusive lock on a checkpoint folder, held from construction to `close`.
 
     The kernel releases the lock when its holder dies, so the remaining file means nothing. It is never removed, since a
@@ -112,10 +111,5 @@ class FolderLock:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

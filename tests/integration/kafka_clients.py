@@ -197,10 +197,10 @@ class Transactions:
             sink.close()
 
     def recovered(self, sink, position):
-        """The generation that is reported to a start of this sink."""
+        """The generation that is reported to a start of this sink, or 0."""
         for _ in range(int(2 * PATIENCE)):
             if (found := sink.recover(0.5, position)) is not None:
-                return found.generation
+                return found
         raise AssertionError("nothing was reported")
 
     def position(self, *offsets, owner="owner-1"):

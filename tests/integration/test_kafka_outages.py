@@ -175,7 +175,7 @@ def test_source_and_sinks_wait_for_a_broker_that_is_not_there_yet_and_outlive_on
         sink = sink_to(mortal.address, written, linger_ms=0, delivery_timeout_seconds=120.0)
         write(*range(0, 2_000, 200))
         starting.result()
-        assert setup.recovered(transactional, None) is None
+        assert setup.recovered(transactional, None) == 0
 
         wait_until(lambda: source.prepare(0.5), "it is ready")
         found = records_of(source.poll(60.0))
@@ -238,7 +238,7 @@ def test_where_a_broker_does_not_return_waiting_is_bounded_and_what_is_given_up_
             sink.flush()
     finally:
         sink.close()
-    assert setup.recovered(setup.sink(), setup.position(10, 0)) is None
+    assert setup.recovered(setup.sink(), setup.position(10, 0)) == 0
     assert setup.seen() == []
 
 

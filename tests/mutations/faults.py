@@ -421,10 +421,10 @@ FAULTS = {
         Fault("unknown-setting-accepted", ', extra="forbid", context=context)', ', extra="ignore", context=context)'),
         Fault(
             "environment-over-flag",
-            "    for name, text in sorted(environment.items()):\n        reader.read_variable(name, text)\n"
+            "    for variable, text in sorted(environment.items()):\n        reader.read_variable(variable, text)\n"
             "    for flag in overrides:\n        reader.read_flag(flag)\n",
             "    for flag in overrides:\n        reader.read_flag(flag)\n"
-            "    for name, text in sorted(environment.items()):\n        reader.read_variable(name, text)\n",
+            "    for variable, text in sorted(environment.items()):\n        reader.read_variable(variable, text)\n",
         ),
         Fault("limit-may-fall", "value[name] > was[name])", "value[name] != was[name])"),
         Fault("settings-of-older-version", "was = {**_defaults(table), **was}", "pass"),

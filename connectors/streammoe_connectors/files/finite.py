@@ -69,7 +69,8 @@ class FiniteFiles:
             _LOGGER.info("%s is new since the checkpoint; it is read after the files listed there", path)
         done = sum(_size_when_finished(file) for file in self._files if file["done"])
         self._finished_bytes = done
-        self._total_bytes = done + sum(_size_at(file["path"]) for file in self._files if not file["done"])
+        left = (status_at(file["path"]) for file in self._files if not file["done"])
+        self._total_bytes = done + sum(status.st_size for status in left if status is not None)
         self._skip_finished()
 
     def poll(self, timeout: float) -> Batch | None:
@@ -222,11 +223,6 @@ def _match_renamed_files(before: list[File], paths: list[str]) -> tuple[list[Fil
         )
         files[longest] = {**files[longest], "path": path}
     return files, new
-
-
-def _size_at(path: str) -> int:
-    with as_source_errors(path):
-        return Path(path).stat().st_size
 
 
 def _size_when_finished(file: File) -> int:

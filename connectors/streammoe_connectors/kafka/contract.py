@@ -62,7 +62,7 @@ class Cause(enum.Enum):
 
 
 CAUSES = {
-    3: Cause.UNKNOWN_TOPIC,
+    **dict.fromkeys((3, 100), Cause.UNKNOWN_TOPIC),
     **dict.fromkeys((10, 18), Cause.TOO_LARGE),
     **dict.fromkeys((29, 30, 31), Cause.NOT_AUTHORIZED),
     # The epoch, state or id of a producer is not, or no longer, valid; it is fenced.

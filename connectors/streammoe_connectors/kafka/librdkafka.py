@@ -67,12 +67,6 @@ _TRANSACTION_SECONDS = 10.0
 """How long a step of a transaction is waited for."""
 # Codes that begin with an underscore are librdkafka's own.
 _LOST = {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
-_UNKNOWN = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.UNKNOWN_TOPIC_ID,
-    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-}
 _NO_ANSWERS = ("_ALL_BROKERS_DOWN", "_MSG_TIMED_OUT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_TRANSPORT", "_WAIT_COORD")
 _OWN_CAUSES = {
     **dict.fromkeys(_NO_ANSWERS, Cause.NO_ANSWER),
@@ -253,13 +247,12 @@ class LibrdkafkaConsumer:
             if partition in self._positions and offset is not None and offset >= 0:
                 self._positions[partition] = max(self._positions[partition], offset)
             return None
-        if code in _UNKNOWN:
-            return None  # the next metadata tell whether the topic is gone
         if code in _LOST:
             return OffsetsLostError([partition])
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return ClientError(Cause.NOT_AUTHORIZED, partition.topic)
-        return client_error(KafkaException(error))
+        found = client_error(KafkaException(error))
+        return None if found.cause is Cause.UNKNOWN_TOPIC else found  # the next metadata tell whether it is gone
 
     def place(self, partition: TopicPartition) -> tuple[int | None, int | None]:
         known = self._consumer.get_watermark_offsets(ClientPartition(*partition), cached=True)
