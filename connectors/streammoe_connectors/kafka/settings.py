@@ -370,10 +370,10 @@ class ReadingSettings(ValueSettings):
         """The time to start at, in milliseconds since 1970, if `start` is a time."""
         return None if self.start in STARTS else _timestamp_ms(self.start)
 
-    def is_in_shard(self, partition: int) -> bool:
-        """Whether this partition belongs to the shard."""
+    def reads_partition(self, topic: str, partition: int) -> bool:
+        """Whether this topic is read, and its partition belongs to the shard."""
         index, count = map(int, self.shard.split("/"))
-        return partition % count == index
+        return self.reads(topic) and partition % count == index
 
 
 class KafkaSettings(Connection, ReadingSettings):
