@@ -55,10 +55,6 @@ class Locations(Sequence[Location]):
         columns = [numbers.tolist() for numbers in self.numbers.values()]
         return ({**self.common, **dict(zip(self.numbers, row, strict=True))} for row in zip(*columns, strict=True))
 
-    def take(self, indexes: IntArray) -> Locations:
-        """Return the locations of these indexes."""
-        return Locations(self.common, {name: numbers[indexes] for name, numbers in self.numbers.items()})
-
 
 DELIMITERS = (",", ";", "\t", "|")
 """Characters that may separate two values of csv."""
@@ -149,8 +145,8 @@ class Batch:
 
     def locations_at(self, indexes: IntArray) -> Sequence[Location]:
         """Return the locations of the records of these indexes."""
-        if isinstance(self.locations, Locations):
-            return self.locations.take(indexes)
+        if isinstance(found := self.locations, Locations):
+            return replace(found, numbers={name: numbers[indexes] for name, numbers in found.numbers.items()})
         return [self.locations[i] for i in indexes.tolist()]
 
     def tail(self, first: int) -> Batch:

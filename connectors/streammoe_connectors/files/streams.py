@@ -52,9 +52,12 @@ class PlainStream:
             # Checked after reading: if the head is unchanged now, it was unchanged during the read.
             head = os.pread(self._raw.fileno(), HEAD_BYTES, 0)
         if has_shrunk or not head.startswith(self.head):
-            self._loss = self._explain_loss(
-                f"was truncated to {status.st_size} bytes" if has_shrunk else "was overwritten"
+            change = f"was truncated to {status.st_size} bytes" if has_shrunk else "was overwritten"
+            what = (
+                f"{self._path} {change} while it was being {'followed' if self._follow else 'read'}: it had been read "
+                f"to byte {self.raw_bytes}, and the content after that is lost"
             )
+            self._loss = ContentLostError(what) if self._follow else SourceError(f"{what}; {RESTORE_ADVICE}")
             raise self._loss
         self._size = status.st_size
         self.raw_bytes += len(data)
@@ -70,13 +73,6 @@ class PlainStream:
             self._raw.seek(self.raw_bytes + count)
         self.raw_bytes += count
         return count
-
-    def _explain_loss(self, change: str) -> SourceError:
-        what = (
-            f"{self._path} {change} while it was being {'followed' if self._follow else 'read'}: it had been read to "
-            f"byte {self.raw_bytes}, and the content after that is lost"
-        )
-        return ContentLostError(what) if self._follow else SourceError(f"{what}; {RESTORE_ADVICE}")
 
 
 class ContentLostError(SourceError):
@@ -101,6 +97,8 @@ class GzipStream:
 
     def __init__(self, raw: BinaryIO, path: str, head: bytes) -> None:
         self.at_eof = False
+        self.raw_bytes = 0
+        """Bytes of the file read so far, for progress."""
         self._raw = raw
         self._path = path
         self._file = gzip.GzipFile(fileobj=raw)
@@ -114,11 +112,6 @@ class GzipStream:
                 "without that ending, else restore it"
             )
 
-    @property
-    def raw_bytes(self) -> int:
-        """Bytes of the file read so far, for progress."""
-        return self._raw.tell()
-
     def read(self, count: int) -> bytes:
         if self._damage is None:
             with as_source_errors(self._path):
@@ -131,6 +124,7 @@ class GzipStream:
         if self._damage is not None:
             raise self._damage
         self._offset += len(data)
+        self.raw_bytes = self._raw.tell()
         self.at_eof = count > 0 and not data
         return data
 

@@ -34,15 +34,10 @@ _UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 cont
 class Stream(Protocol):
     """A stream of bytes."""
 
-    @property
-    def at_eof(self) -> bool:
-        """Whether the end has been reached; possibly known only after a read that returned nothing."""
-        ...
-
-    @property
-    def raw_bytes(self) -> int:
-        """Bytes read so far, before they were decompressed."""
-        ...
+    at_eof: bool
+    """Whether the end has been reached; possibly known only after a read that returned nothing."""
+    raw_bytes: int
+    """Bytes read so far, before they were decompressed."""
 
     def read(self, count: int) -> bytes:
         """Read at most `count` bytes; none only if there are no more, or no more for now.

@@ -51,7 +51,7 @@ class KafkaPredictions(TopicSink, PredictionSink):
         super().check(settings, source, checkpoint)
         if not settings.transactional:
             return
-        _group_and_transactional_id(source)
+        _of_kafka(source)
         if checkpoint.keep < 2:
             raise ConfigError(
                 f"checkpoint.keep: must be at least 2 if predictions are transactional, got {checkpoint.keep}; after a "
@@ -67,8 +67,8 @@ class KafkaPredictions(TopicSink, PredictionSink):
     def __init__(self, settings: KafkaPredictionSettings, source: BaseModel) -> None:
         transactional = None
         if settings.transactional:
-            group, name = _group_and_transactional_id(source)
-            name = settings.transactional_id or name
+            group, shard = _of_kafka(source).group, _of_kafka(source).shard
+            name = settings.transactional_id or f"streammoe-{group}-{shard}"
             transactional = Transactional(name, settings.transaction_timeout_seconds, group)
         super().__init__(settings, source, transactional)
 
@@ -79,11 +79,11 @@ class KafkaPredictions(TopicSink, PredictionSink):
         self.check_delivered()
 
 
-def _group_and_transactional_id(source: BaseModel) -> tuple[str, str]:
-    """Return the group of the Kafka source, and the default transactional id."""
+def _of_kafka(source: BaseModel) -> KafkaSettings:
+    """Return the settings of a source of Kafka; raise `ConfigError` for those of another."""
     if not isinstance(source, KafkaSettings):
         raise ConfigError(
             "predictions.transactional: must be false without a source of kind kafka, since the position is committed "
             "to its group together with the predictions"
         )
-    return source.group, f"streammoe-{source.group}-{source.shard}"
+    return source

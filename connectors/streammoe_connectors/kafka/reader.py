@@ -170,15 +170,13 @@ class Reader(threading.Thread):
     def _report(self, now: float) -> None:
         buffers = self._assignment.buffers
         self.ends = {partition: buffer.end for partition, buffer in buffers.items()}
-        self.status, self.status_at = (
-            SourceStatus(
-                connected=self._link.connected,
-                refused=self._link.refused,
-                held_back={partition: buffer.n_held_back for partition, buffer in buffers.items()},
-                stalled=self._stalls.partitions | {tp: "topic" for tp in buffers if tp.topic in self._assignment.gone},
-                counters=dict(self._counters),
-            ),
-            now,
+        self.status_at = now
+        self.status = SourceStatus(
+            connected=self._link.connected,
+            refused=self._link.refused,
+            held_back={partition: buffer.n_held_back for partition, buffer in buffers.items()},
+            stalled=self._stalls.partitions | {tp: "topic" for tp in buffers if tp.topic in self._assignment.gone},
+            counters=dict(self._counters),
         )
 
     # --- the cluster ------------------------------------------------------------------------------------------------
