@@ -291,7 +291,7 @@ class Source(Protocol):
 
     def progress(self) -> tuple[int, int] | None:
         """Return bytes (or records) returned so far and in total, for a progress bar; ``None`` if endless."""
-        ...
+        return None
 
     def status(self) -> SourceStatus:
         """Return the state of the source. Must not wait.
