@@ -12,10 +12,23 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cache
-from importlib import import_module
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import (
+    any_pb2,
+    api_pb2,
+    descriptor_pb2,
+    descriptor_pool,
+    duration_pb2,
+    empty_pb2,
+    field_mask_pb2,
+    message_factory,
+    source_context_pb2,
+    struct_pb2,
+    timestamp_pb2,
+    type_pb2,
+    wrappers_pb2,
+)
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message import DecodeError, Message
 
@@ -24,11 +37,11 @@ from streammoe_connectors.formats import as_json
 
 _MAX_INDEXES = 100  # nesting of message types, and so the most indexes of a message
 _MAX_DECIMAL_BYTES = 64  # 154 digits
-_PROVIDED = (
-    *("any", "source_context", "type", "api", "descriptor", "duration", "empty", "field_mask", "struct", "timestamp"),
-    "wrappers",
-)
-"""Files of ``google.protobuf`` that schemas import without registering them, each after its own imports."""
+_PROVIDED = [
+    *(any_pb2, source_context_pb2, type_pb2, api_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2),
+    *(struct_pb2, timestamp_pb2, wrappers_pb2),
+]
+"""Files that schemas import without registering them, each after its own imports."""
 
 File = descriptor_pb2.FileDescriptorProto
 
@@ -62,8 +75,7 @@ class ProtobufReader:
         from confluent_kafka.schema_registry.confluent.type import decimal_pb2
         from confluent_kafka.schema_registry.confluent.types import decimal_pb2 as earlier_pb2
 
-        google = (import_module(f"google.protobuf.{name}_pb2") for name in _PROVIDED)
-        provided = [*google, meta_pb2, decimal_pb2, earlier_pb2]
+        provided = [*_PROVIDED, meta_pb2, decimal_pb2, earlier_pb2]
         files = {each.DESCRIPTOR.name: File.FromString(each.DESCRIPTOR.serialized_pb) for each in provided}
         for name, each in (*((name, each) for name, each in references if name not in files), ("schema", text)):
             try:

@@ -32,7 +32,7 @@ from streammoe_connectors.kafka.contract import (
     in_background,
     load_client,
 )
-from streammoe_connectors.kafka.position import OffsetMetadata, offsets_of
+from streammoe_connectors.kafka.position import KIND, OffsetMetadata, offsets_of
 from streammoe_connectors.kafka.settings import Connection, KafkaSettings, ReadingSettings, TopicSettings
 
 _LOGGER = logging.getLogger("streammoe.kafka")
@@ -354,15 +354,14 @@ class TopicSink(Sink):
             return None
 
     def _recover(self, position: Position | None) -> int:
-        own = kafka_part(position)
         while True:
             try:
                 producer = self._connect(math.inf)
                 self._until_answered(producer, partial(producer.transact, "init_transactions"))
                 # Only now open transactions of an earlier run have ended, and commits in progress are complete.
-                if own is None:
+                if position is None or position.get("kind") != KIND:
                     return 0
-                return self._until_answered(producer, partial(self._committed_generation, own))
+                return self._until_answered(producer, partial(self._committed_generation, position))
             except ClientError as error:
                 if error.cause is not Cause.REJECTED or self._closed.is_set():
                     raise self._fail(error) from error
@@ -406,8 +405,7 @@ class TopicSink(Sink):
 
     def commit(self, position: Position, generation: int) -> None:
         """See `PredictionSink.commit`."""
-        own = kafka_part(position)
-        if own is None or own["group"] != self._group:
+        if position.get("group") != self._group:
             section = self.section
             raise SinkError(
                 f"{section}.transactional: the checkpoint holds no position of group {self._group!r} to commit with "
@@ -416,8 +414,8 @@ class TopicSink(Sink):
         self._begin()
         producer = self._connected()
         try:
-            metadata = OffsetMetadata(own["owner"], time.time(), generation).encode()  # noqa: TID251 - for others
-            self._answered(lambda: producer.send_offsets(offsets_of(own), metadata), "sending offsets")
+            metadata = OffsetMetadata(position["owner"], time.time(), generation).encode()  # noqa: TID251 - for others
+            self._answered(lambda: producer.send_offsets(offsets_of(position), metadata), "sending offsets")
             self._answered(lambda: producer.transact("commit_transaction"), "committing a transaction")
         except ClientError as error:
             raise self._fail(error) from error
@@ -429,11 +427,6 @@ class TopicSink(Sink):
             return in_background(call).result(self._give_up_seconds)
         except TimeoutError:
             raise ClientError(Cause.NO_ANSWER, f"{what} took more than {self._give_up_seconds:.0f} s") from None
-
-
-def kafka_part(position: Position | None) -> Position | None:
-    """Return the part of a position that belongs to a Kafka source."""
-    return position if position is not None and position.get("kind") == "kafka" else None
 
 
 def connection_for(settings: Connection, section: str, source: BaseModel) -> Connection:
