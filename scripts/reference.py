@@ -133,7 +133,7 @@ def toml(value: object) -> str:
 # -- docs/reference ----------------------------------------------------------------------------------------------------
 
 GENERATED = "<!-- Written by `make reference`. -->\n"
-HEAD = "<!-- Written by `make reference`; change streammoe/options.py or streammoe/settings/sections.py instead. -->\n"
+HEAD = "<!-- Written by `make reference`; change streammoe/options.py or streammoe/settings/__init__.py instead. -->\n"
 
 
 def options_page() -> str:

@@ -29,8 +29,8 @@ from streammoe.pipeline.dead_letters import DeadLetterFile
 from streammoe.pipeline.overlapped import OverlappedPredictions, n_cores
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan, plan_restart
 from streammoe.pipeline.writing import PredictionWriter
-from streammoe.ports import Batch, DeadLetterSink, Position, PredictionSink, Recovered, Source
-from streammoe.settings import DeadLetterFileSettings, NoPredictionsSettings, PredictionFileSettings, Settings
+from streammoe.ports import Batch, DeadLetterSink, Position, PredictionSink, Source
+from streammoe.settings import DeadLetterFileSettings, PredictionFileSettings, PredictionSettings, Settings
 
 LOGGER = logging.getLogger("streammoe.serve")
 
@@ -172,14 +172,14 @@ def _checkpoint(settings: Settings, store: CheckpointStore, from_model: Path | N
 def _prediction_writer(settings: Settings, health: Health) -> PredictionWriter | None:
     predictions, wait = settings.predictions, health.waits["predictions"]
     match predictions:
-        case NoPredictionsSettings():
+        case PredictionSettings(kind="none"):
             return None
         case PredictionFileSettings():
             sink: PredictionSink = JsonlPredictions(predictions.path)
             # What another thread waits for does not keep learning waiting.
             sink = OverlappedPredictions(sink) if n_cores() > 1 else sink
         case _:
-            sink = cast("PredictionSink", connectors(PREDICTIONS)[predictions.kind](predictions, (settings.source,)))
+            sink = cast("PredictionSink", connectors(PREDICTIONS)[predictions.kind](predictions, settings.source))
     wait.rejection = lambda: sink.rejection
     return PredictionWriter(sink, predictions.interval, predictions.gate, wait)
 
@@ -188,12 +188,12 @@ def _dead_letters(settings: Settings, health: Health) -> DeadLetterSink:
     letters = settings.dead_letters
     if isinstance(letters, DeadLetterFileSettings):
         return DeadLetterFile(letters.path)
-    sink = cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, (settings.source,)))
+    sink = cast("DeadLetterSink", connectors(DEAD_LETTERS)[letters.kind](letters, settings.source))
     health.waits["dead_letters"].rejection = lambda: sink.rejection
     return sink
 
 
-def _recovered(sink: PredictionSink, found: tuple[int, Checkpoint] | None, health: Health) -> Recovered:
+def _recovered(sink: PredictionSink, found: tuple[int, Checkpoint] | None, health: Health) -> int:
     """Ask the sink which checkpoint's predictions were committed, however long that takes."""
     position: Position | None = None if found is None else found[1].metadata["positions"][0]
     with health.waits["predictions"].call():

@@ -12,19 +12,19 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from streammoe import settings as settings_module
 from streammoe.errors import ConfigError
 from streammoe.persistence import CONFIRMED, LOCK_NAME, STATUS
 from streammoe.persistence.durable import TEMPORARY_SUFFIX, AnyPath, overlaps
 from streammoe.secrets import unreadable
-from streammoe.settings import Kinds, Settings
+from streammoe.settings import Settings
+from streammoe.settings.reader import Kinds, from_tables, load
 
 LOGGER = logging.getLogger("streammoe.assembly")
 CONNECTORS = "streammoe.connectors"
 PREDICTIONS = "streammoe.predictions"
 DEAD_LETTERS = "streammoe.dead_letters"
 """Entry-point groups. Classes of `PREDICTIONS` and `DEAD_LETTERS` are called with their own settings and those of the
-sources, of which there is one. Their optional ``check`` also takes the settings of checkpoints, and raises
+source. Their optional ``check`` also takes the settings of checkpoints, and raises
 `ConfigError` for settings that contradict each other."""
 EXTENSIONS = "streammoe.extensions"
 """Entry-point group of what is called without being imported: ``observer``, called with settings and metrics where
@@ -80,7 +80,7 @@ def load_settings(
     Raises:
         ConfigError: with every problem at once.
     """
-    settings = settings_module.load(path, kinds=_kinds(), environment=environment, overrides=overrides)
+    settings = load(path, kinds=_kinds(), environment=environment, overrides=overrides)
     outputs = _outputs(settings)
     read = [("the configuration", path), *inputs]
     problems = [*_impossible_places(settings), *contested(settings, outputs, read)]
@@ -88,7 +88,7 @@ def load_settings(
         check = getattr(connectors(group).get(section.kind), "check", None)
         if check is not None:
             try:
-                check(section, (settings.source,), settings.checkpoint)
+                check(section, settings.source, settings.checkpoint)
             except ConfigError as error:
                 problems += error.problems
     if problems:
@@ -195,4 +195,4 @@ def settings_from(tables: Mapping[str, Any], name: str, *, overrides: Sequence[s
     Raises:
         ConfigError: with every problem at once.
     """
-    return settings_module.from_tables(tables, name, kinds=_kinds(), overrides=overrides)
+    return from_tables(tables, name, kinds=_kinds(), overrides=overrides)

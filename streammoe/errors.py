@@ -5,6 +5,7 @@ A message names the setting or location, the value found, the rule that it broke
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from streammoe.invocation import install_command
@@ -121,8 +122,4 @@ class InvalidEvent(StreammoeError, ValueError):  # noqa: N818 - says what is wro
         self.row = row
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_invalid_event, (str(self), self.reason, self.feature, self.row)
-
-
-def _rebuild_invalid_event(message: str, reason: str, feature: object, row: int | None) -> InvalidEvent:
-    return InvalidEvent(message, reason=reason, feature=feature, row=row)
+        return partial(InvalidEvent, reason=self.reason, feature=self.feature, row=self.row), (str(self),)

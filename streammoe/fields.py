@@ -218,17 +218,15 @@ class Choice(NamedTuple):
         if not all(isinstance(name, str) for name in table):
             raise ValueError("must be a table with names")
         given = {name: as_python(entry) for name, entry in table.items()}
-        kind = given.pop("kind", self._kind(given, default)) if self._says_kind(given) else ""
+        # Where a kind has no name, a table is of that one unless it says another.
+        says_kind = "" not in self.kinds or given.get("kind") in self.kinds
+        kind = given.pop("kind", self._kind(given, default)) if says_kind else ""
         if not isinstance(kind, str) or kind not in self.kinds:
             rule = PydanticCustomError("kind", "must be one of {known}", {"known": ", ".join(self.kinds)})
             raise ValidationError.from_exception_data("", [{"type": rule, "loc": ("kind",), "input": kind}])
         if type(default) is self.kinds[kind]:
             given = {name: getattr(default, name) for name in signature(self.kinds[kind]).parameters} | given
         return read_object(self.kinds[kind], given)
-
-    def _says_kind(self, table: Mapping[str, Any]) -> bool:
-        """Whether a table says of which kind it is, or has to; where one has no name, a table is of that otherwise."""
-        return "" not in self.kinds or table.get("kind") in self.kinds
 
     def _kind(self, given: Mapping[str, Any], default: object) -> str:
         """Return the kind of a table that does not say it: the default's if that has what is given, or another."""

@@ -55,10 +55,6 @@ class Locations(Sequence[Location]):
         columns = [numbers.tolist() for numbers in self.numbers.values()]
         return ({**self.common, **dict(zip(self.numbers, row, strict=True))} for row in zip(*columns, strict=True))
 
-    def take(self, indexes: IntArray) -> Locations:
-        """Return the locations of these indexes."""
-        return Locations(self.common, {name: numbers[indexes] for name, numbers in self.numbers.items()})
-
 
 DELIMITERS = (",", ";", "\t", "|")
 """Characters that may separate two values of csv."""
@@ -149,8 +145,8 @@ class Batch:
 
     def locations_at(self, indexes: IntArray) -> Sequence[Location]:
         """Return the locations of the records of these indexes."""
-        if isinstance(self.locations, Locations):
-            return self.locations.take(indexes)
+        if isinstance(found := self.locations, Locations):
+            return replace(found, numbers={name: numbers[indexes] for name, numbers in found.numbers.items()})
         return [self.locations[i] for i in indexes.tolist()]
 
     def tail(self, first: int) -> Batch:
@@ -295,7 +291,7 @@ class Source(Protocol):
 
     def progress(self) -> tuple[int, int] | None:
         """Return bytes (or records) returned so far and in total, for a progress bar; ``None`` if endless."""
-        ...
+        return None
 
     def status(self) -> SourceStatus:
         """Return the state of the source. Must not wait.
@@ -446,13 +442,6 @@ class Predictions:
         return len(self.versions)
 
 
-class Recovered(NamedTuple):
-    """The result of `PredictionSink.recover`."""
-
-    generation: int | None
-    """The last checkpoint whose predictions are all visible; ``None`` if there is none yet."""
-
-
 class PredictionSink(Sink, Protocol):
     """A sink for predictions: at least once, or exactly once if it has a `position` or is `transactional`.
 
@@ -487,8 +476,8 @@ class PredictionSink(Sink, Protocol):
         """Whether rows stay invisible until `commit` publishes them together with the source's position."""
         return False
 
-    def recover(self, timeout: float, position: Position | None) -> Recovered | None:
-        """Find the last checkpoint whose predictions are visible, and end what an earlier run left open.
+    def recover(self, timeout: float, position: Position | None) -> int | None:
+        """Return the last generation whose predictions are all visible, or 0; end what an earlier run left open.
 
         Called on a transactional sink before anything else. Returns ``None`` if no answer arrived within `timeout`
         seconds; the call is then repeated.
@@ -501,7 +490,7 @@ class PredictionSink(Sink, Protocol):
         Raises:
             SinkError: it cannot be found out, permanently.
         """
-        return Recovered(None)
+        return 0
 
     def commit(self, position: Position, generation: int) -> None:
         """Publish everything written and the source's `position`, both or neither.

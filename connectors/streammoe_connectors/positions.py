@@ -21,8 +21,3 @@ def invalid(kind: str, rule: str) -> SourceError:
         f"the checkpoint's position is not valid for source.kind {kind!r}: {rule}; go back to an earlier checkpoint, "
         "or start with a fresh checkpoint folder"
     )
-
-
-def is_count(value: object) -> bool:
-    """Whether `value` is a whole number from 0 that fits into 63 bits."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63

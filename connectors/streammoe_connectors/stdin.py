@@ -93,12 +93,6 @@ class StdinSource(Source):
     def finished(self) -> bool:
         return self._reader.exhausted
 
-    def progress(self) -> None:
-        """Return None, since the end is unknown."""
-
-    def close(self) -> None:
-        """Do nothing: the descriptor belongs to the process."""
-
 
 class _Pipe:
     """A non-blocking stream over a descriptor."""
@@ -143,9 +137,6 @@ class _Pipe:
 
     def skip(self, count: int) -> int:
         return len(self.read(count))
-
-    def close(self) -> None:
-        """Do nothing: the descriptor belongs to the process."""
 
     @staticmethod
     def _unreadable(error: OSError) -> SourceError:

@@ -24,7 +24,7 @@ from streammoe.console import end_without_result, logged, progress_bar
 from streammoe.daemon.signals import StopFlag
 from streammoe.errors import ConfigError
 from streammoe.invocation import command_line
-from streammoe.persistence import make_folder, replace
+from streammoe.persistence.durable import make_folder, replace
 
 FILE, TARGET = "trump-approval.csv", "five_thirty_eight"
 AGAINST = ("river:BayesianLinearRegression", "river:LinearRegression")

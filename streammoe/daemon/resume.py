@@ -32,7 +32,6 @@ from streammoe.pipeline.label_join import LabelJoin
 from streammoe.pipeline.pipeline import Pipeline
 from streammoe.pipeline.scores import ClassificationScores, Scores, new_scores
 from streammoe.pipeline.writing import PredictionWriter
-from streammoe.ports import Recovered
 from streammoe.settings import LEARNING, Settings, change_policy
 
 LOGGER = logging.getLogger("streammoe.assembly")
@@ -429,7 +428,7 @@ def scores_of(settings: Settings, checkpoint: Checkpoint, model: MixtureOfExpert
 
 
 def latest_visible_checkpoint(
-    store: CheckpointStore, latest: tuple[int, Checkpoint], recovered: Recovered | None, *, may_repeat: bool = False
+    store: CheckpointStore, latest: tuple[int, Checkpoint], recovered: int | None, *, may_repeat: bool = False
 ) -> tuple[int, Checkpoint]:
     """Return the newest valid checkpoint whose predictions are all visible to consumers.
 
@@ -439,7 +438,7 @@ def latest_visible_checkpoint(
     Args:
         store: store of the checkpoints.
         latest: the newest valid checkpoint.
-        recovered: what the broker has committed, if predictions are transactional now.
+        recovered: the last generation that the broker has committed, or 0, if predictions are transactional now.
         may_repeat: whether predictions that are visible may be made again, where checkpoints are older than those.
 
     Raises:
@@ -448,8 +447,7 @@ def latest_visible_checkpoint(
     generation, checkpoint = latest
     if not checkpoint.metadata.get("transactional") or not checkpoint.metadata["counters"]["outcomes"]:
         return latest
-    committed = None if recovered is None else recovered.generation
-    seen = max(store.confirmed, committed or 0)
+    seen = max(store.confirmed, recovered or 0)
     if seen > generation:
         older = f"generation {generation}, although predictions up to generation {seen} are visible"
         if not may_repeat:
@@ -467,7 +465,7 @@ def latest_visible_checkpoint(
             f"{problem} committed is unknown, since the daemon ended in between; start it once more with the previous, "
             "transactional [predictions], stop it gracefully, and then change the settings"
         )
-    if committed is None:
+    if not recovered:
         raise CheckpointError(
             f"{problem} committed is unknown: the group has no offsets of this daemon (have they expired, or was it "
             f"renamed?). To assume that they were, write {generation} into the file {store.folder / CONFIRMED}; if "

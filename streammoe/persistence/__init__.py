@@ -1,6 +1,5 @@
 """Durable storage: the checkpoint format, atomic files, checkpoint generations and the folder lock."""
 
-from streammoe.persistence.durable import make_folder, replace
 from streammoe.persistence.format import FORMAT, Checkpoint, NewerCheckpointError, decode, encode, pieces, state_digest
 from streammoe.persistence.lock import LOCK_NAME, FolderLock
 from streammoe.persistence.store import CONFIRMED, STATUS, CheckpointStore, generation_of, read_checkpoint
@@ -17,9 +16,7 @@ __all__ = [
     "decode",
     "encode",
     "generation_of",
-    "make_folder",
     "pieces",
     "read_checkpoint",
-    "replace",
     "state_digest",
 ]

@@ -6,15 +6,15 @@ import hashlib
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from io import FileIO
 from pathlib import Path
 
 from streammoe.checked import CheckedTable, Count, restoring
 from streammoe.errors import CheckpointError, ConfigError, RetriableCheckpointError
-from streammoe.persistence.durable import make_folder, sync_folder
+from streammoe.persistence.durable import make_folder, reporting, sync_folder
 from streammoe.ports import Position, nothing_more
 
 LOGGER = logging.getLogger("streammoe.appending")
@@ -91,16 +91,16 @@ class AppendLog:
             RetriableCheckpointError: it cannot be written for now; all of it waits for the next flush.
             CheckpointError: it is unknown how much of it is on disk; no checkpoint may follow.
         """
-        with reporting_failure(self._setting, self.path, RetriableCheckpointError):
+        with self._reporting(RetriableCheckpointError):
             self._drain()
         # After a failed sync the kernel considers the bytes written, and a second sync would succeed without them.
-        with reporting_failure(self._setting, self.path, CheckpointError):
+        with self._reporting():
             os.fsync(self._file.fileno())
 
     def position(self) -> Position | None:
         """Return the end of the file right after `flush`; ``None`` if it is not a regular file."""
         descriptor = self._file.fileno()
-        with reporting_failure(self._setting, self.path, RetriableCheckpointError):
+        with self._reporting(RetriableCheckpointError):
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 return None
@@ -173,7 +173,7 @@ class AppendLog:
         return None
 
     def _cut_back(self, path: Path, size: int) -> None:
-        with reporting_failure(self._setting, path, CheckpointError), FileIO(path, "r+") as file:
+        with self._reporting(path=path), FileIO(path, "r+") as file:
             file.seek(size)
             again = 0
             while piece := file.read(WRITTEN_AT_ONCE):
@@ -194,10 +194,17 @@ class AppendLog:
     def close(self) -> None:
         """Close the file; raise `CheckpointError` if waiting lines cannot be written."""
         try:
-            with reporting_failure(self._setting, self.path, CheckpointError):
+            with self._reporting():
                 self._drain()
         finally:
             self._file.close()
+
+    def _reporting(
+        self, kind: type[CheckpointError] = CheckpointError, path: Path | None = None
+    ) -> AbstractContextManager[None]:
+        """Turn a failed write into an error of this kind, which prevents the next checkpoint."""
+        advice = "make room on the disk or correct its permissions: nothing since the last checkpoint is lost"
+        return reporting(f"{self._setting} {path or self.path}: cannot be written", advice, kind)
 
     def _drain(self) -> None:
         """Write the waiting lines, all or none."""
@@ -267,16 +274,3 @@ def _probes(descriptor: int, size: int) -> tuple[str, str]:
 def _holds(file: FileIO, end: _End) -> bool:
     """Whether a file is unchanged up to a position, judged by its probes."""
     return _probes(file.fileno(), end.bytes) == (end.head_sha256, end.tail_sha256)
-
-
-@contextmanager
-def reporting_failure(setting: str, path: Path, error_type: type[CheckpointError]) -> Iterator[None]:
-    """Turn a failed write into an error of this type, which prevents the next checkpoint."""
-    try:
-        yield
-    except OSError as error:
-        message = (
-            f"{setting} {path}: cannot be written ({error.strerror}); make room on the disk or correct "
-            "its permissions: nothing since the last checkpoint is lost"
-        )
-        raise error_type(message) from error

@@ -7,15 +7,24 @@ import os
 import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from streammoe.errors import ConfigError
+from streammoe.errors import CheckpointError, ConfigError
 from streammoe.text import shown
 
 TEMPORARY_SUFFIX = ".tmp"
 AnyPath: TypeAlias = str | os.PathLike[str]
+
+
+@contextmanager
+def reporting(what: str, advice: str, kind: type[CheckpointError] = CheckpointError) -> Iterator[None]:
+    """Turn a system error into a `CheckpointError` of this kind: what cannot be done, why, and what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what} ({error.strerror}); {advice}") from error
 
 
 def path_of(path: object) -> Path:

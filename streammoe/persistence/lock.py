@@ -5,12 +5,11 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from streammoe.errors import CheckpointError
-from streammoe.persistence.durable import make_folder
+from streammoe.persistence.durable import make_folder, reporting
 
 LOGGER = logging.getLogger("streammoe.lock")
 LOCK_NAME = "lock"
@@ -28,7 +27,7 @@ def is_locked(folder: Path) -> bool:
     return False
 
 
-class FolderLock:
+class FolderLock(AbstractContextManager["FolderLock"]):
     """An exclusive lock on a checkpoint folder, held from construction to `close`.
 
     The kernel releases the lock when its holder dies, so the remaining file means nothing. It is never removed, since a
@@ -48,13 +47,9 @@ class FolderLock:
         self.folder = Path(folder)
         self._name = f"{what} {folder}"
         self._setting = setting
-        try:
+        advice = f"make it a folder that this user may write, or set {setting} to one"
+        with reporting(f"{self._name}: cannot be locked", advice):
             self._descriptor: int | None = self._open()
-        except OSError as error:
-            raise CheckpointError(
-                f"{self._name}: cannot be locked ({error.strerror}); "
-                f"make it a folder that this user may write, or set {self._setting} to one"
-            ) from error
 
     def renew(self) -> bool:
         """Lock the folder again if its lock file was removed, or the whole folder, which is then created again.
@@ -90,32 +85,25 @@ class FolderLock:
         return descriptor
 
     def _lock(self, descriptor: int) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-            raise CheckpointError(
-                f"{self._name}: in use by process {holder or '(just starting)'}; "
-                f"stop that process, or set {self._setting} to another folder"
-            ) from error
-        except OSError as error:
-            raise CheckpointError(
-                f"{self._name}: its filesystem cannot lock files ({error.strerror}); "
-                f"set {self._setting} to a folder on a local disk"
-            ) from error
+        advice = f"set {self._setting} to a folder on a local disk"
+        with reporting(f"{self._name}: its filesystem cannot lock files", advice):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+                raise CheckpointError(
+                    f"{self._name}: in use by process {holder or '(just starting)'}; "
+                    f"stop that process, or set {self._setting} to another folder"
+                ) from error
         if not os.pread(descriptor, 32, 0).strip().isdigit() and os.fstat(descriptor).st_size:
             raise CheckpointError(
                 f"{self._name}: its file {LOCK_NAME!r} is something else than the lock, and would be lost; set "
                 f"{self._setting} to a folder of its own"
             )
-        try:
+        advice = f"make room on the disk, or set {self._setting} to another folder"
+        with reporting(f"{self._name}: cannot be written", advice):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        except OSError as error:
-            raise CheckpointError(
-                f"{self._name}: cannot be written ({error.strerror}); make room on the disk, or set "
-                f"{self._setting} to another folder"
-            ) from error
 
     def close(self) -> None:
         """Release the lock. May be called again."""
@@ -123,10 +111,5 @@ class FolderLock:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -8,11 +8,12 @@ import re
 import stat
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from streammoe.errors import CheckpointError, RetriableCheckpointError
-from streammoe.persistence.durable import TEMPORARY_SUFFIX, make_folder, path_of, replace, sync_folder
+from streammoe.persistence.durable import TEMPORARY_SUFFIX, make_folder, path_of, replace, reporting, sync_folder
 from streammoe.persistence.format import Checkpoint, NewerCheckpointError, decode, pieces
 from streammoe.persistence.lock import FolderLock
 from streammoe.types import AnyArray
@@ -25,6 +26,7 @@ CONFIRMED = "confirmed"
 STATUS = "status.json"
 """Name of the file that says what the daemon is doing."""
 
+_MAKE_ROOM = "make room on the disk or correct its permissions"
 _NAME = re.compile(r"checkpoint-(\d{12,})\.safetensors", re.ASCII)
 
 
@@ -52,7 +54,8 @@ class CheckpointStore:
         Raises:
             CheckpointError: the folder cannot be created or written.
         """
-        try:
+        advice = "make it a folder that this user may write, on a disk with room, or set checkpoint.dir to one"
+        with reporting(f"checkpoint folder {self.folder}: cannot be written", advice):
             make_folder(self.folder)
             for stale in self.folder.glob(f".checkpoint-*{TEMPORARY_SUFFIX}"):
                 stale.unlink()
@@ -60,11 +63,6 @@ class CheckpointStore:
             probe = self.folder / "checkpoint-probe"
             replace(probe, b"streammoe can write here")  # permissions alone do not reveal a full or read-only disk
             probe.unlink()
-        except OSError as error:
-            raise CheckpointError(
-                f"checkpoint folder {self.folder}: cannot be written ({error.strerror}); "
-                "make it a folder that this user may write, on a disk with room, or set checkpoint.dir to one"
-            ) from error
 
     def generations(self) -> list[int]:
         """Return the numbers of the checkpoints in the folder, sound or not, oldest first.
@@ -72,14 +70,10 @@ class CheckpointStore:
         Raises:
             RetriableCheckpointError: the folder cannot be listed for now.
         """
-        try:
+        numbers: list[int | None] = []
+        what, advice = f"{self.folder}: cannot be listed", "name a folder that this user may read"
+        with reporting(what, advice, RetriableCheckpointError), suppress(FileNotFoundError):
             numbers = list(map(generation_of, self.folder.iterdir()))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise RetriableCheckpointError(
-                f"{self.folder}: cannot be listed ({error.strerror}); name a folder that this user may read"
-            ) from error
         return sorted(number for number in numbers if number is not None)
 
     def path(self, generation: int) -> Path:
@@ -97,17 +91,13 @@ class CheckpointStore:
             RetriableCheckpointError: it cannot be written for now; the older generations are untouched.
             CheckpointError: another process has locked the folder.
         """
-        path = self.folder
-        try:
-            if self._lock is not None:
+        if self._lock is not None:
+            with reporting(f"{self.folder}: cannot be written", _MAKE_ROOM, RetriableCheckpointError):
                 self._lock.renew()
-            generation = max([after, *self.generations()]) + 1
-            path = self.path(generation)
+        generation = max([after, *self.generations()]) + 1
+        path = self.path(generation)
+        with reporting(f"{path}: cannot be written", _MAKE_ROOM, RetriableCheckpointError):
             replace(path, *pieces(arrays, metadata))
-        except OSError as error:
-            raise RetriableCheckpointError(
-                f"{path}: cannot be written ({error.strerror}); make room on the disk or correct its permissions"
-            ) from error
         self._unsound.discard(generation)  # numbers are reused after `set_aside`
         self._stuck.discard(path)
         self._prune()
@@ -150,17 +140,13 @@ class CheckpointStore:
 
     def discard(self, after: int) -> None:
         """Remove checkpoints of generations after `after`; raise `CheckpointError` if they cannot be removed."""
-        try:
+        what = f"checkpoint folder {self.folder}: its checkpoints after generation {after} cannot be removed"
+        with reporting(what, "remove them by hand"):
             # The newest last: after a kill in between it is still there, and the next start discards it, too.
             for generation in self.generations():
                 if generation > after:
                     self.path(generation).unlink()
             sync_folder(self.folder)
-        except OSError as error:
-            raise CheckpointError(
-                f"checkpoint folder {self.folder}: its checkpoints after generation {after} cannot be removed "
-                f"({error.strerror}); remove them by hand"
-            ) from error
 
     def set_aside(self, after: int = 0) -> Path | None:
         """Move checkpoints of generations after `after` to a sub-folder, so that nothing resumes from them.
@@ -173,7 +159,8 @@ class CheckpointStore:
             return None
         if self.confirmed > after:
             self.confirm(after)  # later numbers will be reused
-        try:
+        advice = "move them away by hand, or set checkpoint.dir to another folder"
+        with reporting(f"checkpoint folder {self.folder}: its checkpoints cannot be set aside", advice):
             aside = Path(tempfile.mkdtemp(prefix="set-aside-", dir=self.folder))
             sync_folder(self.folder)  # or a power cut could lose the folder with what was moved there
             # The newest last, so that it is still the newest after a kill in between.
@@ -182,11 +169,6 @@ class CheckpointStore:
                 path.rename(aside / path.name)
             sync_folder(aside)
             sync_folder(self.folder)
-        except OSError as error:
-            raise CheckpointError(
-                f"checkpoint folder {self.folder}: its checkpoints cannot be set aside ({error.strerror}); "
-                "move them away by hand, or set checkpoint.dir to another folder"
-            ) from error
         which = "the checkpoints that were" if not after else f"the checkpoints after generation {after} that were"
         logger.warning("%s in %s are now in %s", which, self.folder, aside)
         return aside
@@ -202,12 +184,8 @@ class CheckpointStore:
     def confirm(self, generation: int) -> None:
         """Record durably that this generation's transaction is committed; raise `CheckpointError` if that fails."""
         path = self.folder / CONFIRMED
-        try:
+        with reporting(f"{path}: cannot be written", _MAKE_ROOM):
             replace(path, f"{generation}\n".encode())
-        except OSError as error:
-            raise CheckpointError(
-                f"{path}: cannot be written ({error.strerror}); make room on the disk or correct its permissions"
-            ) from error
 
     def _prune(self) -> None:
         try:
@@ -259,9 +237,7 @@ def generation_of(path: Path) -> int | None:
 
 def _content(path: Path, advice: str) -> bytes:
     """Read a regular file; raise `CheckpointError` for others, such as pipes, since reading might never end."""
-    try:
+    with reporting(f"{path}: cannot be read", advice):
         if not stat.S_ISREG(path.stat().st_mode):
             raise CheckpointError(f"{path}: is not a regular file; {advice}")
         return path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {advice}") from error

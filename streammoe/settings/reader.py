@@ -7,9 +7,10 @@ import functools
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ValidationError, create_model
 from pydantic_core import ErrorDetails
@@ -19,7 +20,7 @@ from streammoe.fields import Section, errors_of, rule_of, shown
 from streammoe.notation import EVERY, ISO
 from streammoe.options import CHOICES, SEVERAL, Lags
 from streammoe.secrets import HIDDEN, is_secret, masked
-from streammoe.settings.sections import (
+from streammoe.settings import (
     LEARNING,
     MODELS,
     DeadLetterFileSettings,
@@ -27,7 +28,6 @@ from streammoe.settings.sections import (
     Global,
     Labels,
     Model,
-    NoPredictionsSettings,
     PredictionFileSettings,
     PredictionSettings,
     SchemaSettings,
@@ -67,26 +67,45 @@ def load(
     Raises:
         ConfigError: settings are invalid; it has one sentence for each error.
     """
-    reader = _Reader(str(path))
-    reader.read_file(Path(path))
-    for name, text in sorted(environment.items()):
-        reader.read_variable(name, text)
-    for flag in overrides:
-        reader.read_flag(flag)
-    return reader.settings(kinds)
+    return from_tables(_tables_of(Path(path)), str(path), kinds=kinds, environment=environment, overrides=overrides)
 
 
-def from_tables(tables: Mapping[str, Any], name: str, *, kinds: Kinds, overrides: Sequence[str] = ()) -> Settings:
+def from_tables(
+    tables: Mapping[str, Any],
+    name: str,
+    *,
+    kinds: Kinds,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    overrides: Sequence[str] = (),
+) -> Settings:
     """Like `load`, from in-memory tables; `name` stands for the file in error messages.
 
     Raises:
         ConfigError: settings are invalid; it has one sentence for each error.
     """
-    reader = _Reader(name)
-    reader.tables = {section: dict(table) for section, table in tables.items()}
+    reader = _Reader(name, deepcopy(dict(tables)))
+    for variable, text in sorted(environment.items()):
+        reader.read_variable(variable, text)
     for flag in overrides:
         reader.read_flag(flag)
     return reader.settings(kinds)
+
+
+def _tables_of(path: Path) -> dict[str, Any]:
+    """Read a file; what is wrong is raised at once, since each required setting would be reported as missing."""
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))  # Windows editors may write a BOM
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror}); give the path of a config file"
+    except UnicodeDecodeError as error:
+        problem = f"is not UTF-8 text (byte {error.start}); save it in that encoding"
+    except tomllib.TOMLDecodeError as error:
+        problem = f"is not TOML: {error}"
+    except ValueError:
+        problem = "contains a number with too many digits"
+    except RecursionError:
+        problem = "nests lists or tables too deeply"
+    raise ConfigError(f"{path}: {problem}")
 
 
 def _with_nul(value: object, location: str = "") -> Iterator[str]:
@@ -108,29 +127,11 @@ AnySection = TypeVar("AnySection", bound=BaseModel)
 class _Reader:
     """The merged tables, with the origin of each value and the errors found so far."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, tables: dict[str, Any]) -> None:
         self.file = file
-        self.tables: dict[str, Any] = {}
+        self.tables = tables
         self.origins: dict[Location, str] = {}
         self.problems: list[str] = []
-
-    def read_file(self, path: Path) -> None:
-        try:
-            self.tables = tomllib.loads(path.read_bytes().decode("utf-8-sig"))  # Windows editors may write a BOM
-        except OSError as error:
-            self._unreadable(f"cannot be read ({error.strerror}); give the path of a config file")
-        except UnicodeDecodeError as error:
-            self._unreadable(f"is not UTF-8 text (byte {error.start}); save it in that encoding")
-        except tomllib.TOMLDecodeError as error:
-            self._unreadable(f"is not TOML: {error}")
-        except ValueError:
-            self._unreadable("contains a number with too many digits")
-        except RecursionError:
-            self._unreadable("nests lists or tables too deeply")
-
-    def _unreadable(self, sentence: str) -> NoReturn:
-        # Without the file every required setting would be reported as missing, which would hide the cause.
-        raise ConfigError(f"{self.file}: {sentence}")
 
     def read_variable(self, name: str, text: str) -> None:
         location = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split(ENVIRONMENT_SEPARATOR))
@@ -161,22 +162,20 @@ class _Reader:
         self.origins[location] = origin
 
     def settings(self, kinds: Kinds) -> Settings:
-        attributes = {section_name(name): name for name in get_type_hints(Settings)}
-        sections = {section_name(name): model for name, model in get_type_hints(Settings).items()}
-        del sections["given"]
+        sections = {section_name(name): model for name, model in get_type_hints(Settings).items() if name != "given"}
         unknown = [name for name in self.tables if name not in sections]
         self.problems += [self._unknown((name,), "section", sections) for name in unknown]
         self.problems += [f"{location}: must not contain the character NUL" for location in _with_nul(self.tables)]
         tables = {name: self.tables.get(name, {}) for name in sections}
         read: dict[str, Any] = {"source": self._chosen(("source",), kinds.sources, tables.pop("source"))}
         predictions: dict[str, type[BaseModel]] = {
-            "none": NoPredictionsSettings,
+            "none": PredictionSettings,
             "file": PredictionFileSettings,
-            **_joined(PredictionSettings, kinds.predictions),
+            **{kind: _joined(PredictionSettings, model) for kind, model in kinds.predictions.items()},
         }
         letters: dict[str, type[BaseModel]] = {
             "file": DeadLetterFileSettings,
-            **_joined(DeadLetters, kinds.dead_letters),
+            **{kind: _joined(DeadLetters, model) for kind, model in kinds.dead_letters.items()},
         }
         table = tables.pop("predictions")
         if isinstance(table, dict) and "path" in table and "kind" not in table:
@@ -185,7 +184,7 @@ class _Reader:
             )
         if isinstance(table, dict) and table.get("kind", "none") == "none":
             # Predictions can be disabled without removing the settings of their destination.
-            table = {name: value for name, value in table.items() if name in NoPredictionsSettings.model_fields}
+            table = {name: value for name, value in table.items() if name in PredictionSettings.model_fields}
         read["predictions"] = self._chosen(("predictions",), predictions, table, default="none")
         table, saved = tables.pop("dead_letters"), tables["checkpoint"]
         folder = saved.get("dir") if isinstance(saved, dict) else None
@@ -199,14 +198,13 @@ class _Reader:
         if "challenger" in self.tables and read["model"] is not None:
             read["challenger"] = self._challenger(read["model"], model, challenger, target)
         read |= {name: self._checked((name,), sections[name], table) for name, table in tables.items()}
-        read = {attributes.get(name, name): section for name, section in read.items()}
+        read["global_"] = read.pop("global")
         self._check_labels(**read)
         models = {section: read.get(section) for section in ("challenger", "model")}
         # What the challenger has from the model is said once.
         lags = {of.given_lags: section for section, of in models.items() if of is not None}
         for given, section in lags.items():
             self._check_lags(section, given, **read)
-            self._check_global(section, given, **read)
         if len(lags) > 1 and getattr(read["labels"], "key", None) is not None:
             rule = "must be as model.lags if labels.key is set: events wait with the lags that they were predicted with"
             self.problems.append(self._broken(("challenger", "lags"), rule, challenger.get("lags")))
@@ -254,9 +252,18 @@ class _Reader:
             rule = f"must be omitted if a source has the format {form!r}; only JSON Lines can be joined"
             self.problems.append(self._broken(("labels", "key"), rule, key))
 
-    def _check_lags(self, section: str, lags: Lags | None, *, schema: SchemaSettings | None, **_: object) -> None:
-        """Check that the inputs with lags are inputs, and numbers."""
-        if lags is None or schema is None:
+    def _check_lags(
+        self, section: str, lags: Lags | None, *, schema: SchemaSettings | None, global_: Global | None, **_: object
+    ) -> None:
+        """Check that the inputs with lags are numbers, and that no global model would have to know the lags."""
+        if lags is None:
+            return
+        if global_ is not None and global_.path:
+            rule = (
+                f"must be empty if {section}.lags is set: a global model does not know the last targets of each shard"
+            )
+            self.problems.append(self._broken(("global", "path"), rule, global_.path))
+        if schema is None:
             return
         inputs = set(lags.inputs)
         for rule, names in (
@@ -278,14 +285,6 @@ class _Reader:
         if schema is not None and source is not None and schema.thousands == getattr(source, "decimal", "."):
             rule = "must differ from source.decimal, the decimal mark (which is a point in all formats but csv)"
             self.problems.append(self._broken(("schema", "thousands"), rule, schema.thousands))
-
-    def _check_global(self, section: str, lags: Lags | None, *, global_: Global | None, **_: object) -> None:
-        """Check that a global model would see what the own one sees."""
-        if global_ is not None and global_.path and lags is not None:
-            rule = (
-                f"must be empty if {section}.lags is set: a global model does not know the last targets of each shard"
-            )
-            self.problems.append(self._broken(("global", "path"), rule, global_.path))
 
     def _chosen(
         self,
@@ -375,13 +374,8 @@ class _Reader:
         return "from " + next((self.origins[location[:n]] for n in lengths if location[:n] in self.origins), self.file)
 
 
-def _joined(common: type[Section], models: Mapping[str, type[BaseModel]]) -> dict[str, type[BaseModel]]:
-    """Extend models of connectors' settings by the settings that all kinds of their section share."""
-    return {kind: _joined_model(common, model) for kind, model in models.items()}
-
-
 @functools.cache  # pydantic takes longer to build a model than to check a whole configuration
-def _joined_model(common: type[Section], model: type[BaseModel]) -> type[BaseModel]:
+def _joined(common: type[Section], model: type[BaseModel]) -> type[BaseModel]:
     """Combine the settings of one connector with those that its section shares."""
     return create_model(model.__name__, __base__=(model, common))
 

@@ -16,7 +16,6 @@ from streammoe.ports import Predictions
 from streammoe.secrets import Secret, is_secret
 from streammoe_connectors.kafka.position import OffsetMetadata
 from streammoe_connectors.kafka.predictions import KafkaPredictions
-from streammoe_connectors.kafka.settings import Connection
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.kafka_lab.lab import PATIENCE, wait_until
 from tests.process.workspace import FORKS, ROOT
@@ -152,12 +151,12 @@ def run_forked(words, log, output):
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def sink_to(address, topic, sources=(), **settings):
+def sink_to(address, topic, source=None, **settings):
     """Predictions; settings that are out of range are accepted, for the sake of short tests."""
-    made = KafkaPredictions.Settings(kind="kafka", topic=topic, transactional=bool(sources))
+    made = KafkaPredictions.Settings(kind="kafka", topic=topic, transactional=source is not None)
     update = {"delivery_timeout_seconds": 60.0, "bootstrap_servers": (address,), "client": chosen.client, **settings}
     update |= {name: Secret.model_validate(value) for name, value in settings.items() if is_secret(name)}
-    return KafkaPredictions(made.model_copy(update=update), sources)
+    return KafkaPredictions(made.model_copy(update=update), source)
 
 
 def rows(first, n, *, keys=None, **others):
@@ -178,13 +177,6 @@ def versions(records):
     return [json.loads(record.value)["model_version"] for record in records]
 
 
-class Source(Connection):
-    """What a transactional sink wants to know of a Kafka source."""
-
-    group: str
-    shard: str = "0/1"
-
-
 class Transactions:
     """A topic to read, one to write, and a group."""
 
@@ -196,8 +188,8 @@ class Transactions:
         self._opened = []
 
     def sink(self, **settings):
-        source = Source(bootstrap_servers=self.topics.address, group=self.group, client=chosen.client)
-        self._opened.append(sink_to(self.topics.address, self.written, [source], **settings))
+        source = settings_of(self.topics.address, self.read, group=self.group)
+        self._opened.append(sink_to(self.topics.address, self.written, source, **settings))
         return self._opened[-1]
 
     def close(self):
@@ -205,10 +197,10 @@ class Transactions:
             sink.close()
 
     def recovered(self, sink, position):
-        """The generation that is reported to a start of this sink."""
+        """The generation that is reported to a start of this sink, or 0."""
         for _ in range(int(2 * PATIENCE)):
             if (found := sink.recover(0.5, position)) is not None:
-                return found.generation
+                return found
         raise AssertionError("nothing was reported")
 
     def position(self, *offsets, owner="owner-1"):

@@ -18,7 +18,7 @@ from streammoe.daemon.signals import StopFlag
 from streammoe.errors import SinkError
 from streammoe.estimators import model_of
 from streammoe.persistence import read_checkpoint
-from streammoe_connectors.kafka import producer as kafka_producer
+from streammoe_connectors.kafka import topic_sink
 from streammoe_connectors.kafka.contract import in_background
 from streammoe_connectors.kafka.source import KafkaSource
 from tests.integration.kafka_clients import (
@@ -145,7 +145,7 @@ def test_partitions_that_are_still_filled_count_each_event_once_though_daemon_an
 def test_source_and_sinks_wait_for_a_broker_that_is_not_there_yet_and_outlive_one_that_goes(
     mortal, mortal_topics, transactions, monkeypatch
 ):
-    monkeypatch.setattr(kafka_producer, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(topic_sink, "REQUEST_SECONDS", 0.2)
     name, written = (mortal_topics.create(partitions=2) for _ in range(2))
     values = numbers(*range(4_000))
 
@@ -175,7 +175,7 @@ def test_source_and_sinks_wait_for_a_broker_that_is_not_there_yet_and_outlive_on
         sink = sink_to(mortal.address, written, linger_ms=0, delivery_timeout_seconds=120.0)
         write(*range(0, 2_000, 200))
         starting.result()
-        assert setup.recovered(transactional, None) is None
+        assert setup.recovered(transactional, None) == 0
 
         wait_until(lambda: source.prepare(0.5), "it is ready")
         found = records_of(source.poll(60.0))
@@ -216,8 +216,8 @@ def test_source_and_sinks_wait_for_a_broker_that_is_not_there_yet_and_outlive_on
 def test_where_a_broker_does_not_return_waiting_is_bounded_and_what_is_given_up_stays_so(
     mortal, mortal_topics, transactions, monkeypatch
 ):
-    monkeypatch.setattr(kafka_producer, "MAX_UNFLUSHED_BYTES", 200_000)
-    monkeypatch.setattr(kafka_producer, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(topic_sink, "MAX_UNFLUSHED_BYTES", 200_000)
+    monkeypatch.setattr(topic_sink, "REQUEST_SECONDS", 1.0)
     setup = transactions(mortal_topics)
     sink = sink_to(mortal.address, mortal_topics.create(), delivery_timeout_seconds=2.0)
     transactional = setup.sink(delivery_timeout_seconds=2.0)
@@ -238,7 +238,7 @@ def test_where_a_broker_does_not_return_waiting_is_bounded_and_what_is_given_up_
             sink.flush()
     finally:
         sink.close()
-    assert setup.recovered(setup.sink(), setup.position(10, 0)) is None
+    assert setup.recovered(setup.sink(), setup.position(10, 0)) == 0
     assert setup.seen() == []
 
 

@@ -23,7 +23,7 @@ LIMIT = 1_048_588
 
 
 def letters_to(address, topic):
-    return KafkaDeadLetters(KafkaDeadLetters.Settings(kind="kafka", topic=topic, bootstrap_servers=address), [])
+    return KafkaDeadLetters(KafkaDeadLetters.Settings(kind="kafka", topic=topic, bootstrap_servers=address), None)
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def setup(topics, transactions):
 def test_predictions_are_seen_with_the_position(setup):
     sink = setup.sink()
     assert sink.transactional
-    assert setup.recovered(sink, None) is None
+    assert setup.recovered(sink, None) == 0
     sink.commit(setup.position(0, 0), 1)
     sink.write(rows(0, 10))
     sink.flush()
@@ -196,7 +196,7 @@ def test_a_restart_ends_an_open_transaction_and_recovers_the_generation(setup):
     assert setup.committed()[0] == (10, "owner-1", 8)
     assert setup.seen() == list(range(10))
     # What checkpoints of another lineage have committed does not count.
-    assert setup.recovered(setup.sink(), setup.position(10, 0, owner="owner-2")) is None
+    assert setup.recovered(setup.sink(), setup.position(10, 0, owner="owner-2")) == 0
     # One that was restored from a backup goes on from those of its original.
     assert setup.recovered(setup.sink(), setup.position(10, 0, owner="owner-1.new")) == 8
 

@@ -13,13 +13,18 @@ from streammoe.ports import TopicPartition
 from streammoe_connectors.files.source import FileSource
 from streammoe_connectors.kafka import kafka_python, ownership
 from streammoe_connectors.kafka.assignment import Assignment
-from streammoe_connectors.kafka.contract import RECORD, Outgoing, TopicDescription, Transactional
+from streammoe_connectors.kafka.contract import RECORD, Outgoing, TopicDescription
 from streammoe_connectors.kafka.order import Limits
 from streammoe_connectors.kafka.ownership import Ownership
 from streammoe_connectors.kafka.position import OffsetMetadata, check_position, check_shard
 from streammoe_connectors.kafka.predictions import KafkaPredictions
-from streammoe_connectors.kafka.producer import Target, TopicProducer, TransactionalProducer
-from streammoe_connectors.kafka.settings import Connection, Delivery, ReadingSettings, ValueSettings, connection_options
+from streammoe_connectors.kafka.settings import (
+    Connection,
+    KafkaSettings,
+    ReadingSettings,
+    ValueSettings,
+    connection_options,
+)
 from streammoe_connectors.kafka.values import Values
 
 FIRST = TopicPartition("t", 0)
@@ -74,19 +79,20 @@ def _reading(**settings):
     return ReadingSettings(**{"topics": "t", "group": "g", **settings})
 
 
-def _sink(*sources, **settings):
-    return lambda _: KafkaPredictions(KafkaPredictions.Settings(kind="kafka", topic="p", **settings), sources)
+def _sink(source=None, **settings):
+    return lambda _: KafkaPredictions(KafkaPredictions.Settings(kind="kafka", topic="p", **settings), source)
 
 
-def _explained(error, size=0, place=None, *, kind=TopicProducer, more=()):
-    target = Target("predictions", "p", 'set predictions.kind = "file"')
-    producer = kind(target, kafka_python, Connection(bootstrap_servers="there:1"), Delivery(), *more)
+def _explained(error, size=0, place=None, *, transactional=False):
+    source = KafkaSettings(kind="kafka", bootstrap_servers="there:1", topics="t", group="g")
+    with patch.object(KafkaPredictions, "_connect"):
+        sink = KafkaPredictions(KafkaPredictions.Settings(kind="kafka", topic="p", transactional=transactional), source)
     record = None if place is None else Outgoing(b"x" * size, b"key", place)
-    return lambda _: str(producer.as_sink_error(kafka_python.client_error(error), record))
+    return lambda _: str(sink.as_sink_error(kafka_python.client_error(error), record))
 
 
 def _of_a_transaction(error):
-    return _explained(error, kind=TransactionalProducer, more=[Transactional("streammoe-g-0/1", 600.0, "g")])
+    return _explained(error, transactional=True)
 
 
 def _password(_):

@@ -300,7 +300,7 @@ FAULTS = {
             "        if self._outputs.transactional:\n            self._store.confirm(self._generation)\n"
             "        if self._outputs.commit(position, self._generation):\n",
         ),
-        Fault("own-confirmation-ignored", "seen = max(store.confirmed, committed or 0)", "seen = committed or 0"),
+        Fault("own-confirmation-ignored", "seen = max(store.confirmed, recovered or 0)", "seen = recovered or 0"),
         Fault(
             "position-before-learning",
             "processed = state.process(batch)\n",
@@ -433,10 +433,10 @@ FAULTS = {
         Fault("unknown-setting-accepted", ', extra="forbid", context=context)', ', extra="ignore", context=context)'),
         Fault(
             "environment-over-flag",
-            "    for name, text in sorted(environment.items()):\n        reader.read_variable(name, text)\n"
+            "    for variable, text in sorted(environment.items()):\n        reader.read_variable(variable, text)\n"
             "    for flag in overrides:\n        reader.read_flag(flag)\n",
             "    for flag in overrides:\n        reader.read_flag(flag)\n"
-            "    for name, text in sorted(environment.items()):\n        reader.read_variable(name, text)\n",
+            "    for variable, text in sorted(environment.items()):\n        reader.read_variable(variable, text)\n",
         ),
         Fault("limit-may-fall", "value[name] > was[name])", "value[name] != was[name])"),
         Fault("settings-of-older-version", "was = {**_defaults(table), **was}", "pass"),

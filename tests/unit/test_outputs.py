@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from streammoe import MoERegressor
 from streammoe.commands import main
 from streammoe.errors import CheckpointError
-from streammoe.persistence import FolderLock, replace
+from streammoe.persistence import FolderLock
+from streammoe.persistence.durable import replace
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 

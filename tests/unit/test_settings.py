@@ -14,7 +14,8 @@ from streammoe.configuration import load_settings
 from streammoe.errors import ConfigError
 from streammoe.options import RegressorOptions
 from streammoe.schedules import Constant, Power
-from streammoe.settings import Kinds, NoPredictionsSettings, PredictionSettings, Settings, load
+from streammoe.settings import PredictionSettings, Settings
+from streammoe.settings.reader import Kinds, load
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -81,7 +82,7 @@ def test_the_default_file_holds_every_setting_with_its_default_and_a_comment() -
         if name == "model":  # words are short for objects there
             assert RegressorOptions(**found) == RegressorOptions()
             continue
-        of_kind = {"predictions": NoPredictionsSettings, "dead_letters": module.DeadLetterFileSettings}
+        of_kind = {"dead_letters": module.DeadLetterFileSettings}
         assert found == defaults(of_kind.get(name, types[name])), name
     connector = pytest.importorskip("streammoe_connectors.files.source").FileSource
     assert source == defaults(connector.Settings) | {"kind": "file"}
@@ -169,7 +170,7 @@ def test_connectors_have_settings_in_addition_to_shared_ones(config: Path) -> No
     wrong = named(config, "predictions.kind=topic", "predictions.interval=2", "predictions.path=a.jsonl")
     assert set(wrong) == {"predictions.topic", "predictions.interval", "predictions.path"}
     found = read(config, "predictions.topic=out", "predictions.kind=none", "predictions.interval=0.5").predictions
-    assert found == NoPredictionsSettings(interval=0.5), "those of a kind may stay where it is turned off"
+    assert found == PredictionSettings(interval=0.5), "those of a kind may stay where it is turned off"
 
 
 # --- problems -------------------------------------------------------------------------------------------------------

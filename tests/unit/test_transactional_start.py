@@ -17,7 +17,7 @@ from streammoe.commands import main
 from streammoe.commands.promote import promote
 from streammoe.daemon.server import MetricsServer
 from streammoe.errors import CheckpointError, RetriableSinkError
-from streammoe.ports import PredictionSink, Recovered
+from streammoe.ports import PredictionSink
 from tests.list_source import ListSource
 from tests.unit import daemons
 from tests.unit.daemons import run, store
@@ -82,7 +82,7 @@ class Transactions(PredictionSink):
 
     broker = None
 
-    def __init__(self, settings, sources):
+    def __init__(self, settings, source):
         self.is_transactional = settings.transactional
         self._open = []
 
@@ -94,7 +94,7 @@ class Transactions(PredictionSink):
         if self.broker.down:
             self.broker.down -= 1
             return None
-        return Recovered(self.broker.generation)
+        return self.broker.generation or 0
 
     def write(self, rows):
         self.broker.step()

@@ -6,14 +6,12 @@ import logging
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from streammoe.errors import SourceError, not_installed
-from streammoe.ports import Batch, Location, Position
+from streammoe.ports import Batch, Position
 from streammoe.text import counted
-from streammoe_connectors.files.gzipped import GzipStream
 from streammoe_connectors.files.listing import (
-    PARQUET,
     RESTORE_ADVICE,
     File,
     as_source_errors,
@@ -27,9 +25,10 @@ from streammoe_connectors.files.listing import (
     status_at,
     without_other_names,
 )
-from streammoe_connectors.files.plain import PlainStream
 from streammoe_connectors.files.settings import FileSettings
+from streammoe_connectors.files.streams import GzipStream, PlainStream
 from streammoe_connectors.formats.records import RecordReader
+from streammoe_connectors.formats.texts import PARQUET
 
 if TYPE_CHECKING:
     from streammoe_connectors.files.parquet import ParquetReader
@@ -51,6 +50,7 @@ class FiniteFiles:
         self._files: list[File] = []
         self._index = 0
         self._reader: RecordReader | ParquetReader | None = None
+        self._raw: BinaryIO | None = None  # what it reads
         self._finished_bytes = 0
         self._total_bytes = 0
 
@@ -69,7 +69,8 @@ class FiniteFiles:
             _LOGGER.info("%s is new since the checkpoint; it is read after the files listed there", path)
         done = sum(_size_when_finished(file) for file in self._files if file["done"])
         self._finished_bytes = done
-        self._total_bytes = done + sum(_size_at(file["path"]) for file in self._files if not file["done"])
+        left = (status_at(file["path"]) for file in self._files if not file["done"])
+        self._total_bytes = done + sum(status.st_size for status in left if status is not None)
         self._skip_finished()
 
     def poll(self, timeout: float) -> Batch | None:
@@ -85,9 +86,9 @@ class FiniteFiles:
         return done, max(done, self._total_bytes)
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        if self._raw is not None:
+            self._raw.close()
+        self._reader = self._raw = None
 
     def _resume(self, file: File) -> File:
         """Return a file of a position as it is read on; one that was read to its end only if it has grown since.
@@ -168,25 +169,22 @@ class FiniteFiles:
         file, settings = self._files[self._index], self._settings
         path, start = file["path"], file["offset"]
         opened = open_file(path, known=file)
-        try:
-            kind = kind_of(path, settings.format, opened.head)
-            if kind.format == PARQUET:
-                rows = settings.block_rows
-                try:
-                    from streammoe_connectors.files.parquet import ParquetReader
-                except ModuleNotFoundError:
-                    opened.raw.close()
-                    raise not_installed(f"reading {path}", "pyarrow", "parquet") from None
-                self._reader = ParquetReader(opened.raw, path=path, size=opened.size, block_rows=rows, start=start)
-            else:
-                stream = GzipStream(opened.raw, path) if kind.gzipped else PlainStream(opened.raw, path)
-                location: Location = {"path": path}
-                self._reader = RecordReader(
-                    stream, settings, name=path, format=kind.format, start=start, location=location
-                )
-        except SourceError:
-            opened.raw.close()
-            raise
+        self._raw = opened.raw
+        kind = kind_of(path, settings.format, opened.head)
+        if kind.format == PARQUET:
+            try:
+                from streammoe_connectors.files.parquet import ParquetReader
+            except ModuleNotFoundError:
+                raise not_installed(f"reading {path}", "pyarrow", "parquet") from None
+            self._reader = ParquetReader(
+                opened.raw, path=path, size=opened.size, block_rows=settings.block_rows, start=start
+            )
+        else:
+            raw, head = opened.raw, opened.head
+            stream = GzipStream(raw, path, head) if kind.gzipped else PlainStream(raw, path)
+            self._reader = RecordReader(
+                stream, settings, name=path, format=kind.format, start=start, location={"path": path}
+            )
         return self._reader
 
     def _skip_finished(self) -> None:
@@ -225,11 +223,6 @@ def _match_renamed_files(before: list[File], paths: list[str]) -> tuple[list[Fil
         )
         files[longest] = {**files[longest], "path": path}
     return files, new
-
-
-def _size_at(path: str) -> int:
-    with as_source_errors(path):
-        return Path(path).stat().st_size
 
 
 def _size_when_finished(file: File) -> int:

@@ -8,13 +8,13 @@ import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
 
 from streammoe.errors import SourceError
 from streammoe.ports import Batch, Position
 from streammoe_connectors.files.listing import (
     HEAD_BYTES,
     File,
+    Opened,
     as_source_errors,
     digest,
     expand,
@@ -28,8 +28,8 @@ from streammoe_connectors.files.listing import (
     status_at,
     without_other_names,
 )
-from streammoe_connectors.files.plain import ContentLostError, PlainStream
 from streammoe_connectors.files.settings import FileSettings
+from streammoe_connectors.files.streams import ContentLostError, PlainStream
 from streammoe_connectors.formats.records import RecordReader
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -48,6 +48,8 @@ class FollowedFiles:
     began, so that no file waits for another one that keeps growing. The order of records between growing files depends
     on timing, but never the order within a file.
     """
+
+    finished = False
 
     def __init__(self, settings: FileSettings) -> None:
         self._settings = settings
@@ -78,10 +80,6 @@ class FollowedFiles:
             if now >= deadline:
                 return None
             time.sleep(max(0.0, min(self._next_check_at, deadline) - now))
-
-    @property
-    def finished(self) -> bool:
-        return False
 
     def progress(self) -> None:
         """Return None, since there is no end."""
@@ -261,7 +259,7 @@ class FollowedFiles:
             self._finished.append({**file, "rotation": rotation})
             return
         try:
-            raw = _reopen(file, others, self._settings.format)
+            opened = _reopen(file, others, self._settings.format)
         except ContentLostError as lost:
             self._check_restart(lost)
             inode = _inode_at(file["path"])
@@ -270,9 +268,9 @@ class FollowedFiles:
                 if followed is not None:
                     self._files.append(followed)
             return
-        inode = os.fstat(raw.fileno()).st_ino  # differs for a copy
+        inode = opened.file["inode"]  # differs for a copy
         self._files.append(
-            _FollowedFile(raw, {**file, "inode": inode, "rotation": rotation, "done": False}, self._settings)
+            _FollowedFile(opened, {**file, "inode": inode, "rotation": rotation, "done": False}, self._settings)
         )
 
     def _may_have_grown(self, file: File) -> bool:
@@ -287,12 +285,12 @@ class FollowedFiles:
 class _FollowedFile:
     """An open file that is followed."""
 
-    def __init__(self, raw: BinaryIO, file: File, settings: FileSettings) -> None:
+    def __init__(self, opened: Opened, file: File, settings: FileSettings) -> None:
         self.file: File = file
         """The current position; replaced, not changed, since positions of earlier batches refer to it."""
-        self._raw = raw
+        self._raw = opened.raw
         self._settings = settings
-        self._open()
+        self._open(opened.head[: file["head_bytes"]])
 
     @classmethod
     def open(cls, path: str, settings: FileSettings, rotation: int) -> _FollowedFile | None:
@@ -301,7 +299,7 @@ class _FollowedFile:
         if not kind_of(path, settings.format, opened.head).is_plain:
             opened.raw.close()
             return None
-        return cls(opened.raw, {**opened.file, "rotation": rotation}, settings)
+        return cls(opened, {**opened.file, "rotation": rotation}, settings)
 
     def status(self) -> os.stat_result:
         with as_source_errors(self.file["path"]):
@@ -335,17 +333,14 @@ class _FollowedFile:
             self._raw.seek(0)
         rotation = self.file["rotation"] + 1
         self.file = {**file_at(self.file["path"], self.file["inode"], head), "rotation": rotation}
-        self._open()
+        self._open(head)
 
     def close(self) -> None:
         self._raw.close()
 
-    def _open(self) -> None:
-        """Open stream and reader at the current position."""
+    def _open(self, head: bytes) -> None:
+        """Open stream and reader at the current position, of a file that begins like this."""
         path, settings = self.file["path"], self._settings
-        with as_source_errors(path):
-            head = self._raw.read(self.file["head_bytes"])
-            self._raw.seek(0)
         self.stream = PlainStream(self._raw, path, head, follow=True)
         self.reader = RecordReader(
             self.stream,
@@ -357,7 +352,7 @@ class _FollowedFile:
         )
 
 
-def _reopen(file: File, others: set[int], format: str) -> BinaryIO:
+def _reopen(file: File, others: set[int], format: str) -> Opened:
     """Reopen a file of a position under its path or a new name, or a copy of it under its path.
 
     Raises:
@@ -390,7 +385,7 @@ def _reopen(file: File, others: set[int], format: str) -> BinaryIO:
     except SourceError:
         opened.raw.close()
         raise
-    return opened.raw
+    return opened
 
 
 def _siblings(path: str) -> list[str]:

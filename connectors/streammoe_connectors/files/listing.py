@@ -20,15 +20,14 @@ from typing_extensions import TypedDict
 
 from streammoe.errors import RetriableSourceError, SourceError
 from streammoe.ports import Position
+from streammoe_connectors.formats.texts import ENDINGS, PARQUET, by_extension
 from streammoe_connectors.positions import check_kind, invalid
 
 RESTORE_ADVICE = "restore it, or start with a fresh checkpoint folder"
-PARQUET = "parquet"
 HEAD_BYTES = 4096
 _LOGGER = logging.getLogger("streammoe.source")
 _MAX_WARNINGS = 10
 GZIP_MAGIC = b"\x1f\x8b"
-_FORMATS = {".csv": "csv", ".json": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": PARQUET, ".pq": PARQUET}
 
 
 def _file_name(path: str) -> str:
@@ -249,13 +248,11 @@ def kind_of(path: str, format: str, head: bytes) -> Kind:
     """Determine the kind of a file: by extension for the format ``auto``, else compression by its first bytes."""
     if format != "auto":
         return Kind(format, gzipped=format != PARQUET and head.startswith(GZIP_MAGIC))
-    extensions = [extension.lower() for extension in Path(path).suffixes]
-    gzipped = extensions[-1:] == [".gz"]
-    known = _FORMATS.get(extensions[-2] if gzipped and len(extensions) > 1 else (extensions or [""])[-1])
+    extension, gzipped, known = by_extension(path)
     if known is None or (gzipped and known == PARQUET):
-        shown = "".join(extensions[-2:] if gzipped else extensions[-1:])
+        shown = extension + ".gz" * gzipped
         raise SourceError(
-            f"{path} has the extension {shown!r}; known extensions are {', '.join(_FORMATS)}, and .gz after those of "
+            f"{path} has the extension {shown!r}; known extensions are {', '.join(ENDINGS)}, and .gz after those of "
             "text formats; set source.format to 'csv', 'jsonl' or 'parquet'"
         )
     return Kind(known, gzipped)

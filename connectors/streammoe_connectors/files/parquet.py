@@ -26,7 +26,7 @@ class ParquetReader:
     Reading starts with the row group that holds the first row. Columns of all types are passed on.
 
     Args:
-        stream: the file; closed together with the reader.
+        stream: the file.
         path: for messages and locations.
         size: of the file in bytes, for progress.
         block_rows: most rows in a batch.
@@ -39,7 +39,6 @@ class ParquetReader:
     def __init__(self, stream: BinaryIO, *, path: str, size: int, block_rows: int, start: int) -> None:
         self.offset = start
         """The next row."""
-        self._stream = stream
         self._path = path
         self._size = size
         with self._as_source_errors():
@@ -107,10 +106,6 @@ class ParquetReader:
             table=table,
             categorical=self._categorical,
         )
-
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
 
     @contextmanager
     def _as_source_errors(self) -> Iterator[None]:

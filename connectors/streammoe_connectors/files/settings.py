@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from streammoe_connectors.formats.texts import TextSettings
+
+
+def _check_follow(follow: bool, info: ValidationInfo) -> bool:
+    path = info.data.get("path", "").lower()
+    if follow and (info.data.get("format") == "parquet" or path.endswith((".gz", ".parquet", ".pq"))):
+        raise ValueError("must be false for compressed and Parquet files, which do not grow record by record")
+    return follow
+
+
+def _check_on_truncate(on_truncate: str, info: ValidationInfo) -> str:
+    if on_truncate == "restart" and info.data.get("follow") is False:
+        raise ValueError('must be "stop" unless source.follow is true')
+    return on_truncate
 
 
 class FileSettings(TextSettings):
@@ -25,20 +38,5 @@ class FileSettings(TextSettings):
     path: str = Field(min_length=1)
     format: Literal["auto", "csv", "jsonl", "parquet"] = Field(default="auto", validate_default=True)
     block_rows: int = Field(default=1 << 14, ge=1, le=1 << 20)
-    follow: bool = False
-    on_truncate: Literal["stop", "restart"] = "stop"
-
-    @field_validator("follow")
-    @classmethod
-    def _check_follow(cls, follow: bool, info: ValidationInfo) -> bool:
-        path = info.data.get("path", "").lower()
-        if follow and (info.data.get("format") == "parquet" or path.endswith((".gz", ".parquet", ".pq"))):
-            raise ValueError("must be false for compressed and Parquet files, which do not grow record by record")
-        return follow
-
-    @field_validator("on_truncate")
-    @classmethod
-    def _check_on_truncate(cls, on_truncate: str, info: ValidationInfo) -> str:
-        if on_truncate == "restart" and info.data.get("follow") is False:
-            raise ValueError('must be "stop" unless source.follow is true')
-        return on_truncate
+    follow: Annotated[bool, AfterValidator(_check_follow)] = False
+    on_truncate: Annotated[Literal["stop", "restart"], AfterValidator(_check_on_truncate)] = "stop"

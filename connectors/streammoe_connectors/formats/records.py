@@ -23,27 +23,21 @@ import numpy as np
 from streammoe.errors import SourceError
 from streammoe.ports import INDEX_NAMES, Batch, Location, Locations, Unreadable
 from streammoe.text import counted, cut, shown
-from streammoe.types import BoolArray, IntArray
+from streammoe.types import IntArray
 from streammoe_connectors.formats.events import events_of, numbered, packed
 from streammoe_connectors.formats.texts import TextSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
 _UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)  # those of UTF-32 contain them
-_MAX_SKIP_BYTES = 1 << 25  # some tenths of a second of decompression
 
 
 class Stream(Protocol):
     """A stream of bytes."""
 
-    @property
-    def at_eof(self) -> bool:
-        """Whether the end has been reached; possibly known only after a read that returned nothing."""
-        ...
-
-    @property
-    def raw_bytes(self) -> int:
-        """Bytes read so far, before they were decompressed."""
-        ...
+    at_eof: bool
+    """Whether the end has been reached; possibly known only after a read that returned nothing."""
+    raw_bytes: int
+    """Bytes read so far, before they were decompressed."""
 
     def read(self, count: int) -> bytes:
         """Read at most `count` bytes; none only if there are no more, or no more for now.
@@ -56,8 +50,6 @@ class Stream(Protocol):
     def skip(self, count: int) -> int:
         """Skip at most `count` bytes and return how many; 0 only if there are no more."""
         ...
-
-    def close(self) -> None: ...
 
 
 _LF = ord("\n")
@@ -186,10 +178,6 @@ class RecordReader:
         """Bytes on disk read so far."""
         return self._stream.raw_bytes
 
-    def close(self) -> None:
-        """Close the stream."""
-        self._stream.close()
-
     # --- before the first record ------------------------------------------------------------------------------------
 
     def _skip_bom(self) -> bool:
@@ -236,12 +224,12 @@ class RecordReader:
             if self._stream.at_eof:
                 self.exhausted = True
             return False
-        content = _have_content(self._buffer, ends, b"")
-        if not content.any():
+        lines, line_ends, starts, _ = _without_blank_lines(self._buffer, ends, b"")
+        if not starts.size:
             self._discard(int(ends[-1]))
             return False
-        first, stop = (int(at) for at in np.concatenate([[0], ends])[int(content.argmax()) :][:2])
-        header = self._buffer[first:stop]
+        header = lines[: int(line_ends[0])]
+        stop = int(starts[0]) + len(header)
         if not header.endswith(b"\n") and not (self._stream.at_eof and stop == len(self._buffer)):
             raise SourceError(
                 f"{self._name} has a header longer than source.max_record_bytes = {self._limit}; raise that setting, "
@@ -260,7 +248,7 @@ class RecordReader:
         if before >= self.offset + len(self._buffer):
             self.offset += len(self._buffer)
             self._buffer = b""
-            self.offset += self._stream.skip(min(before - self.offset, _MAX_SKIP_BYTES))
+            self.offset += self._stream.skip(before - self.offset)
             if self.offset < before and not self._stream.at_eof:
                 return False
         else:
@@ -356,29 +344,24 @@ def csv_lines(value: bytes) -> list[bytes]:
     return [line for line in found if line.strip()] or [value]
 
 
-def _have_content(chunk: bytes, ends: IntArray, header: bytes) -> BoolArray:
-    """Return which records, one after the other in `chunk`, are not blank or the header once more."""
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
-    first = np.frombuffer(chunk, np.uint8)[starts]
-    doubtful = first <= ord(" ")
+def _without_blank_lines(chunk: bytes, ends: IntArray, header: bytes) -> tuple[bytes, IntArray, IntArray, int]:
+    """Return the block of records with content, their ends, their starts in `chunk`, and how many others there were.
+
+    Those are blank, or the header once more.
+    """
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    octets = np.frombuffer(chunk, np.uint8)[: ends[-1]]
+    doubtful = octets[starts] <= ord(" ")
     if header:
-        doubtful |= first == header[0]
-    kept = np.ones(len(ends), np.bool_)
+        doubtful |= octets[starts] == header[0]
+    keep = np.ones(len(ends), np.bool_)
     for i in np.flatnonzero(doubtful).tolist():
         record = chunk[starts[i] : ends[i]]
-        kept[i] = not (record.isspace() or (header and record.rstrip(b"\r\n") == header))
-    return kept
-
-
-def _without_blank_lines(chunk: bytes, ends: IntArray, header: bytes) -> tuple[bytes, IntArray, IntArray, int]:
-    """Return the block of records with content, their ends, their starts in `chunk`, and how many others there were."""
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]]) if ends.size else ends
-    stop = int(ends[-1]) if ends.size else 0
-    keep = _have_content(chunk, ends, header)
+        keep[i] = not (record.isspace() or (header and record.rstrip(b"\r\n") == header))
     if keep.all():
-        return chunk[:stop], ends, starts, 0
+        return chunk[: ends[-1]], ends, starts, 0
     lengths = ends - starts
-    block = np.frombuffer(chunk, np.uint8)[:stop][np.repeat(keep, lengths)].tobytes()
+    block = octets[np.repeat(keep, lengths)].tobytes()
     return block, np.cumsum(lengths[keep]), starts[keep], int(np.count_nonzero(~keep))
 
 

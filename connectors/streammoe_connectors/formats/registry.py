@@ -7,14 +7,13 @@ import re
 import ssl
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 from streammoe.errors import ConfigError, RetriableSourceError, SourceError
 from streammoe.secrets import check_readable
-from streammoe_connectors.addresses import is_protected
+from streammoe_connectors.conditions import is_protected
 from streammoe_connectors.formats.as_json import FRAME_BYTES, Read, schema_number
 
 Result = TypeVar("Result")
@@ -88,7 +87,7 @@ class RegistryReader:
             raise RetriableSourceError(str(error)) from None
         with made as client:
             try:
-                schema = self._asked(partial(client.get_schema, number, fmt=self._format))
+                schema = self._asked(client.get_schema, number, fmt=self._format)
                 references: dict[tuple[str, str, int], tuple[str, str]] = {}
                 self._collect(client, schema, references)
                 self._known[number] = self._parse(self._text(schema), [*references.values()])
@@ -113,11 +112,10 @@ class RegistryReader:
             if len(found) >= _MAX_REFERENCES:
                 raise ValueError(f"it refers to more than {_MAX_REFERENCES} others")
             found[key] = name, ""  # so that a schema that refers to itself ends here
-            registered = self._asked(partial(client.get_version, subject, version))
+            registered = self._asked(client.get_version, subject, version)
             client.clear_caches()  # which hold its text, and not what is serialized
             # Some registries serialize schemas only where they are requested by number.
-            by_number = partial(client.get_schema, registered.schema_id, subject_name=subject, fmt=self._format)
-            part = self._asked(by_number)
+            part = self._asked(client.get_schema, registered.schema_id, subject_name=subject, fmt=self._format)
             self._collect(client, part, found)
             del found[key]
             found[key] = name, self._text(part)
@@ -142,10 +140,10 @@ class RegistryReader:
                 "must match the certificate, and key_password be its password, if it has one"
             ) from None
 
-    def _asked(self, ask: Callable[[], Result]) -> Result:
+    def _asked(self, ask: Callable[..., Result], *arguments: object, **options: object) -> Result:
         """Return the answer of the registry; raise ValueError if it has no such schema."""
         try:
-            return ask()
+            return ask(*arguments, **options)
         except SchemaRegistryError as error:
             raise self._explained(error) from None
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):  # where there is no such JSON

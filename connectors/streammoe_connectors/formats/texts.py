@@ -5,9 +5,9 @@ from __future__ import annotations
 import codecs
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from streammoe_connectors.formats.events import RecordPath
 
@@ -25,7 +25,41 @@ LIKE_ASCII = re.compile(
     r"hp-roman8|mac-(cyrillic|greek|iceland|latin2|roman|turkish)|big5(hkscs)?|euc_\w+|gb\w+|johab|shift_jis"
 )
 """Encodings whose texts can be cut at line ends and quotes as if they were ASCII: they have no escapes to others."""
-_BY_EXTENSION = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+PARQUET = "parquet"
+ENDINGS = {".csv": "csv", ".json": "jsonl", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": PARQUET, ".pq": PARQUET}
+"""The formats of files by the ends of their names, without that of compressed ones."""
+
+
+def by_extension(path: str) -> tuple[str, bool, str | None]:
+    """Return the extension of a path, without one of gzip; whether there is that; and the format, if it is known."""
+    extensions = [extension.lower() for extension in Path(path).suffixes]
+    gzipped = extensions[-1:] == [".gz"]
+    extension = (["", *extensions[:-1]] if gzipped else ["", *extensions])[-1]
+    return extension, gzipped, ENDINGS.get(extension)
+
+
+def _parse_tab(delimiter: Any) -> Any:
+    return "\t" if delimiter == "\\t" else delimiter  # as a shell passes it
+
+
+def _check_names(header: Any) -> Any:
+    names = header if isinstance(header, list) and all(isinstance(name, str) for name in header) else []
+    if header is not True and not (names and all(map(str.strip, names)) and len(set(names)) == len(names)):
+        raise ValueError('must be true, or name every column once, such as ["a", "b", "y"]')
+    return header
+
+
+def _check_encoding(encoding: str) -> str:
+    try:
+        name = codecs.lookup(encoding).name.removesuffix("-sig")  # a byte order mark is skipped anyway
+    except (LookupError, ValueError):
+        raise ValueError(f'must be the name of an encoding, such as "latin-1" or "cp1252", not {encoding!r}') from None
+    if not LIKE_ASCII.fullmatch(name):
+        raise ValueError(
+            f"must be one that extends ASCII byte by byte, since records are cut at bytes, and {encoding!r} does "
+            f"not; convert the file, such as with iconv -f {encoding.upper()} -t UTF-8, and leave the setting out"
+        )
+    return name
 
 
 class TextSettings(BaseModel):
@@ -44,51 +78,21 @@ class TextSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    delimiter: Literal[",", ";", "\t", "|"] = ","
+    delimiter: Annotated[Literal[",", ";", "\t", "|"], BeforeValidator(_parse_tab)] = ","
     decimal: Literal[".", ","] = "."
-    header: Literal[True] | list[str] = True
+    header: Annotated[Literal[True] | list[str], BeforeValidator(_check_names)] = True
     skip_lines: int = Field(default=0, ge=0)
-    encoding: str = "utf-8"
+    encoding: Annotated[str, AfterValidator(_check_encoding)] = "utf-8"
     record: RecordPath | None = None
     block_bytes: int = Field(default=1 << 20, ge=4096, le=_MAX_BYTES)
     max_record_bytes: int = Field(default=1 << 20, ge=1, le=_MAX_BYTES)
-
-    @field_validator("delimiter", mode="before")
-    @classmethod
-    def _parse_tab(cls, delimiter: Any) -> Any:
-        return "\t" if delimiter == "\\t" else delimiter  # as a shell passes it
-
-    @field_validator("header", mode="before")
-    @classmethod
-    def _check_names(cls, header: Any) -> Any:
-        names = header if isinstance(header, list) and all(isinstance(name, str) for name in header) else []
-        if header is not True and not (names and all(map(str.strip, names)) and len(set(names)) == len(names)):
-            raise ValueError('must be true, or name every column once, such as ["a", "b", "y"]')
-        return header
-
-    @field_validator("encoding")
-    @classmethod
-    def _check_encoding(cls, encoding: str) -> str:
-        try:
-            name = codecs.lookup(encoding).name.removesuffix("-sig")  # a byte order mark is skipped anyway
-        except (LookupError, ValueError):
-            raise ValueError(
-                f'must be the name of an encoding, such as "latin-1" or "cp1252", not {encoding!r}'
-            ) from None
-        if not LIKE_ASCII.fullmatch(name):
-            raise ValueError(
-                f"must be one that extends ASCII byte by byte, since records are cut at bytes, and {encoding!r} does "
-                f"not; convert the file, such as with iconv -f {encoding.upper()} -t UTF-8, and leave the setting out"
-            )
-        return name
 
     @field_validator("format", check_fields=False)
     @classmethod
     def _check_dialect(cls, format: str, info: ValidationInfo) -> str:
         known = format
         if format == "auto":
-            suffixes = Path(str(info.data.get("path", "")).lower()).suffixes
-            known = next((_BY_EXTENSION[suffix] for suffix in suffixes[-2:] if suffix in _BY_EXTENSION), "csv")
+            known = by_extension(str(info.data.get("path", "")))[2] or "csv"
         for name, formats in MEANT_FOR.items():
             if known not in formats and info.data.get(name, default := cls.model_fields[name].default) != default:
                 raise ValueError(

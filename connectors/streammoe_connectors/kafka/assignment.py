@@ -15,7 +15,7 @@ from streammoe.errors import SourceError
 from streammoe.ports import Position, TopicPartition
 from streammoe_connectors.kafka.contract import TopicDescription
 from streammoe_connectors.kafka.order import Limits, PartitionBuffer
-from streammoe_connectors.kafka.position import KIND, check_shard, is_read, offsets_left, offsets_of
+from streammoe_connectors.kafka.position import KIND, check_shard, offsets_left, offsets_of
 from streammoe_connectors.kafka.settings import ReadingSettings
 
 _LOGGER = logging.getLogger("streammoe.source")
@@ -47,7 +47,7 @@ class Assignment:
         self._ids: dict[str, str | None] = {topic: saved["id"] for topic, saved in self._saved["topics"].items()}
         """The topic id to which the offsets in positions belong, by the name of the topic; None if unknown."""
         found = offsets_of(self._saved)
-        self._offsets = {tp: at for tp, at in found.items() if is_read(settings, *tp)}
+        self._offsets = {tp: at for tp, at in found.items() if settings.reads_partition(*tp)}
         """Offsets from which to resume the partitions that it has not started to read."""
         self._at_start: set[TopicPartition] = set()  # partitions when all topics were first described
         self.is_known = False
@@ -93,7 +93,7 @@ class Assignment:
             self._ids = {topic: self._ids.get(topic) for topic in self._described}
         for topic, now in self._described.items():
             self.see_id(topic, now.id)
-            found = {TopicPartition(topic, number) for number in now.leaders if settings.is_in_shard(number)}
+            found = {TopicPartition(topic, number) for number in now.leaders if settings.reads_partition(topic, number)}
             if not self.is_known or self._is_recreated(topic):
                 self._drop(tp for tp in {*self._offsets, *self.buffers} - found if tp.topic == topic)
             if not self._is_recreated(topic):
@@ -210,9 +210,7 @@ class Assignment:
         # A position cannot hold offsets of two topics, so records fetched from the old one are discarded.
         wanted = buffer.next_offset if recreated else buffer.fetch_position
         offset = self._reset(buffer.partition, wanted, limits, recreated=recreated)
-        if recreated:
-            buffer.clear()
-        buffer.seek(offset)
+        buffer.seek(offset, discard=recreated)
         if buffer.stop_offset is not None:
             buffer.stop_offset = max(offset, limits.stable_end)
 

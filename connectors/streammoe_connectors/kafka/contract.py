@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from streammoe.errors import ConfigError, not_installed
 from streammoe.ports import Location, TopicPartition
 from streammoe_connectors.kafka.position import OffsetMetadata
-from streammoe_connectors.kafka.settings import Connection, Delivery, ReadingSettings
+from streammoe_connectors.kafka.settings import Connection, ReadingSettings, TopicSettings
 
 REQUEST_SECONDS = 5.0
 """How long an answer is waited for; the same call may be repeated then."""
@@ -62,7 +62,7 @@ class Cause(enum.Enum):
 
 
 CAUSES = {
-    3: Cause.UNKNOWN_TOPIC,
+    **dict.fromkeys((3, 100), Cause.UNKNOWN_TOPIC),
     **dict.fromkeys((10, 18), Cause.TOO_LARGE),
     **dict.fromkeys((29, 30, 31), Cause.NOT_AUTHORIZED),
     # The epoch, state or id of a producer is not, or no longer, valid; it is fenced.
@@ -256,7 +256,7 @@ class Client(Protocol):
     def create_consumer(self, connection: Connection, settings: ReadingSettings) -> AssignedConsumer: ...
 
     def create_producer(
-        self, connection: Connection, delivery: Delivery, transactional: Transactional | None
+        self, connection: Connection, settings: TopicSettings, transactional: Transactional | None
     ) -> Producer: ...
 
     def topic(self, connection: Connection, name: str) -> Topic:

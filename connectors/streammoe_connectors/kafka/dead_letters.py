@@ -6,9 +6,8 @@ import json
 
 from streammoe.ports import DeadLetter, DeadLetterSink
 from streammoe_connectors.kafka.contract import Outgoing
-from streammoe_connectors.kafka.producer import DEFAULT_MAX_BYTES, size_of
 from streammoe_connectors.kafka.settings import TopicSettings
-from streammoe_connectors.kafka.topic_sink import TopicSink
+from streammoe_connectors.kafka.topic_sink import DEFAULT_MAX_BYTES, TopicSink, size_of
 
 HEADER_PREFIX = "header."
 """Prefix of the names of a record's own headers in its letter, so that they cannot be mistaken for ours."""
@@ -18,36 +17,29 @@ CUT = "cut_bytes"
 """The header with the number of bytes that a record has beyond those in the value."""
 
 
-class KafkaDeadLetterSettings(TopicSettings):
-    """The ``[dead_letters]`` section for Kafka.
-
-    Of a record that exceeds the topic's ``max.message.bytes`` the beginning is kept. The topic must have room for its
-    key and headers (up to 32 KiB), and a thousand bytes.
-    """
-
-
 class KafkaDeadLetters(TopicSink, DeadLetterSink):
     """A sink that sends the bytes of each rejected record as value, with the reason in headers.
 
     The headers are UTF-8 text: ``place`` (JSON), ``stage``, ``reason``, ``detail``, and where known ``format``,
     ``columns`` (JSON), ``delimiter``, ``decimal`` and ``omitted_bytes``, see `DeadLetter`. The record's own key is the
     header ``key``, and its headers are those with `HEADER_PREFIX` in front of their names. The key is the
-    location. Of a record that the topic has no room for, the beginning is the value, and ``cut_bytes`` counts the rest.
-    At least once: a restart may send a letter again, with the same key.
+    location. Of a record that exceeds the topic's ``max.message.bytes`` the beginning is the value, and ``cut_bytes``
+    counts the rest; the topic must have room for its key and headers (up to 32 KiB), and a thousand bytes. At least
+    once: a restart may send a letter again, with the same key.
     """
 
-    Settings = KafkaDeadLetterSettings
+    Settings = TopicSettings
     section = "dead_letters"
     if_too_large = 'keep rejected records in a file, by dead_letters.kind = "file"'
 
     def write(self, letters: list[DeadLetter]) -> None:
         for letter in letters:
-            self._producer.send(self._record_of(letter))
-        self._producer.check_delivered()
+            self.send(self._record_of(letter))
+        self.check_delivered()
 
     def _record_of(self, letter: DeadLetter) -> Outgoing:
-        record = self._producer.keyless(letter.record, letter.location, headers_of(letter))
-        excess = size_of(record) - (self._producer.topic.max_bytes or DEFAULT_MAX_BYTES)
+        record = self.keyless(letter.record, letter.location, headers_of(letter))
+        excess = size_of(record) - (self.topic.max_bytes or DEFAULT_MAX_BYTES)
         if excess <= 0:
             return record
         kept = letter.record[: max(0, len(letter.record) - excess - 40)]  # and for the header

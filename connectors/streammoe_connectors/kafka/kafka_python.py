@@ -42,10 +42,11 @@ from streammoe_connectors.kafka.contract import (
     explained,
 )
 from streammoe_connectors.kafka.position import OffsetMetadata
-from streammoe_connectors.kafka.settings import Connection, Delivery, ReadingSettings, connection_options, hidden
+from streammoe_connectors.kafka.settings import Connection, ReadingSettings, TopicSettings, connection_options, hidden
 
 _LOGGER = logging.getLogger("streammoe.kafka")
 _KINDS = (KafkaConsumer, KafkaAdminClient, KafkaProducer)
+_REQUEST_MS = int(1000 * REQUEST_SECONDS)
 _MAX_REQUEST_BYTES = 64 << 20  # large enough for the topic's max.message.bytes to be the only limit
 
 
@@ -77,7 +78,7 @@ class KafkaPythonConsumer:
         }
         self._consumer = _open(KafkaConsumer, arguments, self.troubles)
         try:
-            self._admin = _open(KafkaAdminClient, arguments | {"request_timeout_ms": _milliseconds()}, self.troubles)
+            self._admin = _open(KafkaAdminClient, arguments | {"request_timeout_ms": _REQUEST_MS}, self.troubles)
         except Exception:
             self._consumer.close(autocommit=False, timeout_ms=1_000)
             raise
@@ -106,7 +107,7 @@ class KafkaPythonConsumer:
         # kafka-python has the same numbers for the first and the last offset as `FIRST` and `END`.
         times = {ClientPartition(*partition): time for partition in partitions}
         with _answers():
-            found = self._admin.list_partition_offsets(times, isolation, _milliseconds())
+            found = self._admin.list_partition_offsets(times, isolation, _REQUEST_MS)
         return {TopicPartition(*partition): at.offset for partition, at in found.items()}
 
     def committed(
@@ -116,7 +117,7 @@ class KafkaPythonConsumer:
         for partition in partitions:
             with _answers():  # of the consumer: the admin client does not wait for transactions that hold offsets
                 at = ClientPartition(*partition)
-                found = self._consumer.committed(at, metadata=True, timeout_ms=_milliseconds())
+                found = self._consumer.committed(at, metadata=True, timeout_ms=_REQUEST_MS)
             if found is not None and found.offset >= 0:
                 marks[partition] = (found.offset, OffsetMetadata.parse(found.metadata))
         return marks
@@ -125,7 +126,7 @@ class KafkaPythonConsumer:
         commits = _with_metadata(offsets, metadata)
         try:
             if wait:
-                self._consumer.commit(commits, timeout_ms=_milliseconds())
+                self._consumer.commit(commits, timeout_ms=_REQUEST_MS)
             else:
                 self._consumer.commit_async(commits, callback=self._record_commit_failure)
         except errors.KafkaError as error:
@@ -182,15 +183,15 @@ class KafkaPythonConsumer:
 class KafkaPythonProducer:
     """A producer, see `Producer`."""
 
-    def __init__(self, connection: Connection, delivery: Delivery, transactional: Transactional | None = None) -> None:
+    def __init__(self, connection: Connection, settings: TopicSettings, transactional: Transactional | None) -> None:
         arguments = {
             "acks": "all",
             "enable_idempotence": True,
-            "compression_type": None if delivery.compression == "none" else delivery.compression,
-            "linger_ms": delivery.linger_ms,
-            "batch_size": delivery.batch_bytes,
-            "delivery_timeout_ms": int(1000 * delivery.delivery_timeout_seconds),
-            "request_timeout_ms": min(30_000, int(500 * delivery.delivery_timeout_seconds)),
+            "compression_type": None if settings.compression == "none" else settings.compression,
+            "linger_ms": settings.linger_ms,
+            "batch_size": settings.batch_bytes,
+            "delivery_timeout_ms": int(1000 * settings.delivery_timeout_seconds),
+            "request_timeout_ms": min(30_000, int(500 * settings.delivery_timeout_seconds)),
             "max_request_size": _MAX_REQUEST_BYTES,
             "metrics_enabled": False,
             **_own_options(connection),
@@ -330,7 +331,7 @@ def _open(kind: Any, options: Mapping[str, Any], troubles: Troubles) -> Any:
         opened.append(_Client(troubles, **arguments))
         return opened[0]
 
-    given = {"bootstrap_timeout_ms": _milliseconds(), **options}
+    given = {"bootstrap_timeout_ms": _REQUEST_MS, **options}
     arguments = {name: value for name, value in given.items() if name in kind.DEFAULT_CONFIG}
     try:
         return kind(**arguments, kafka_client=create)
@@ -342,10 +343,6 @@ def _open(kind: Any, options: Mapping[str, Any], troubles: Troubles) -> Any:
         ):
             raise ConfigError(f"kafka-python rejects its settings: {error}") from error
         raise explained(client_error(error), troubles) from error
-
-
-def _milliseconds() -> int:
-    return int(1000 * REQUEST_SECONDS)
 
 
 def _with_metadata(offsets: Mapping[TopicPartition, int], metadata: str) -> dict[Any, Any]:

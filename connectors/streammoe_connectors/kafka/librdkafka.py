@@ -42,8 +42,8 @@ from streammoe_connectors.kafka.position import OffsetMetadata
 from streammoe_connectors.kafka.settings import (
     LIBRDKAFKA_NAMES,
     Connection,
-    Delivery,
     ReadingSettings,
+    TopicSettings,
     connection_options,
     hidden,
 )
@@ -67,12 +67,6 @@ _TRANSACTION_SECONDS = 10.0
 """How long a step of a transaction is waited for."""
 # Codes that begin with an underscore are librdkafka's own.
 _LOST = {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}  # noqa: SLF001
-_UNKNOWN = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.UNKNOWN_TOPIC_ID,
-    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-}
 _NO_ANSWERS = ("_ALL_BROKERS_DOWN", "_MSG_TIMED_OUT", "_TIMED_OUT", "_TIMED_OUT_QUEUE", "_TRANSPORT", "_WAIT_COORD")
 _OWN_CAUSES = {
     **dict.fromkeys(_NO_ANSWERS, Cause.NO_ANSWER),
@@ -253,13 +247,12 @@ class LibrdkafkaConsumer:
             if partition in self._positions and offset is not None and offset >= 0:
                 self._positions[partition] = max(self._positions[partition], offset)
             return None
-        if code in _UNKNOWN:
-            return None  # the next metadata tell whether the topic is gone
         if code in _LOST:
             return OffsetsLostError([partition])
         if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return ClientError(Cause.NOT_AUTHORIZED, partition.topic)
-        return client_error(KafkaException(error))
+        found = client_error(KafkaException(error))
+        return None if found.cause is Cause.UNKNOWN_TOPIC else found  # the next metadata tell whether it is gone
 
     def place(self, partition: TopicPartition) -> tuple[int | None, int | None]:
         known = self._consumer.get_watermark_offsets(ClientPartition(*partition), cached=True)
@@ -310,16 +303,16 @@ def metadata_of(committed: ClientPartition) -> str | None:
 class LibrdkafkaProducer:
     """A producer, see `Producer`."""
 
-    def __init__(self, connection: Connection, delivery: Delivery, transactional: Transactional | None = None) -> None:
+    def __init__(self, connection: Connection, settings: TopicSettings, transactional: Transactional | None) -> None:
         self.troubles: Troubles = {}
-        timeout_ms = int(1000 * delivery.delivery_timeout_seconds)
+        timeout_ms = int(1000 * settings.delivery_timeout_seconds)
         own = _own_options(connection, self.troubles)
         arguments = {
             "acks": "all",
             "enable.idempotence": True,
-            "compression.type": delivery.compression,
-            "linger.ms": delivery.linger_ms,
-            "batch.size": max(1, delivery.batch_bytes),
+            "compression.type": settings.compression,
+            "linger.ms": settings.linger_ms,
+            "batch.size": max(1, settings.batch_bytes),
             "message.max.bytes": _ROOM_BYTES,
             "queue.buffering.max.messages": 1_000_000,
             # As in Java's clients.

@@ -122,15 +122,13 @@ class PartitionBuffer:
         self.n_bytes -= _size(taken)
         return taken
 
-    def seek(self, offset: int) -> None:
-        """Continue at another offset, since the next records are lost; fetched records stay."""
+    def seek(self, offset: int, *, discard: bool = False) -> None:
+        """Continue at another offset, since the next records are lost; discard fetched records, or keep them."""
+        if discard:
+            self.records, self.n_bytes, self.n_held_back = NONE, 0, 0
         self.fetch_position = self.end = self.stable_end = offset
         self.seek_pending, self.at_end_since, self.was_at_end = True, None, False
         self.progress_at = time.monotonic()
-
-    def clear(self) -> None:
-        """Discard all fetched records."""
-        self.records, self.n_bytes, self.n_held_back = NONE, 0, 0
 
     def update_watermark(self, end: int, now: float) -> None:
         """Record the high watermark that came with the latest fetch."""

@@ -100,23 +100,23 @@ def offsets_of(position: Position) -> dict[TopicPartition, int]:
     }
 
 
-def is_read(settings: ReadingSettings, topic: str, number: int | str) -> bool:
-    """Whether the settings read a partition."""
-    return settings.reads(topic) and settings.is_in_shard(int(number))
-
-
 def offsets_left(settings: ReadingSettings, position: Position) -> dict[str, Any]:
     """Return the positions of partitions that are no longer read, in the form of a position's topics.
 
     Positions include them, so that nothing is learned twice when they are read again.
     """
+
+    def left_of(topic: str, saved: dict[str, Any]) -> dict[str, int]:
+        offsets = saved["partitions"]
+        return {n: offset for n, offset in offsets.items() if not settings.reads_partition(topic, int(n))}
+
     left: dict[str, Any] = {}
     for topic, saved in [*position.get("left", {}).items(), *position["topics"].items()]:
-        unread = {n: offset for n, offset in saved["partitions"].items() if not is_read(settings, topic, n)}
+        unread = left_of(topic, saved)
         before = left.get(topic, saved)
         if before["id"] != saved["id"]:  # the topic was recreated in between
             before = {"partitions": {}}
         if unread or topic in left:
-            kept = {n: offset for n, offset in before["partitions"].items() if not is_read(settings, topic, n)}
+            kept = left_of(topic, before)
             left[topic] = {"id": saved["id"], "partitions": {**kept, **unread}}
     return left

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationInfo
 
 from streammoe.errors import ConfigError
-from streammoe.ports import Position, Predictions, PredictionSink, Recovered
+from streammoe.ports import Predictions, PredictionSink
 from streammoe.rows import json_lines
+from streammoe_connectors.conditions import Text
 from streammoe_connectors.kafka.contract import Outgoing, Transactional
-from streammoe_connectors.kafka.settings import Connection, TopicSettings
+from streammoe_connectors.kafka.settings import KafkaSettings, TopicSettings
 from streammoe_connectors.kafka.topic_sink import TopicSink
+
+
+def _check_transactional_id(name: str | None, info: ValidationInfo) -> str | None:
+    if name is not None and info.data.get("transactional") is False:
+        raise ValueError("must not be set unless predictions.transactional = true")
+    return name
 
 
 class KafkaPredictionSettings(TopicSettings):
@@ -23,15 +29,8 @@ class KafkaPredictionSettings(TopicSettings):
     """
 
     transactional: bool = False
-    transactional_id: str | None = Field(default=None, min_length=1)
+    transactional_id: Annotated[Text | None, AfterValidator(_check_transactional_id)] = None
     transaction_timeout_seconds: float = Field(default=600.0, ge=10.0)
-
-    @field_validator("transactional_id")
-    @classmethod
-    def _check_transactional_id(cls, name: str | None, info: ValidationInfo) -> str | None:
-        if name is not None and info.data.get("transactional") is False:
-            raise ValueError("must not be set unless predictions.transactional = true")
-        return name
 
 
 class KafkaPredictions(TopicSink, PredictionSink):
@@ -47,12 +46,12 @@ class KafkaPredictions(TopicSink, PredictionSink):
     if_too_large = "make rows shorter by predictions.gate = false or predictions.interval = 0"
 
     @classmethod
-    def check(cls, settings: KafkaPredictionSettings, sources: Sequence[BaseModel], checkpoint: Any) -> None:
+    def check(cls, settings: KafkaPredictionSettings, source: BaseModel, checkpoint: Any) -> None:
         """Raise `ConfigError` if the section conflicts with others."""
-        super().check(settings, sources, checkpoint)
+        super().check(settings, source, checkpoint)
         if not settings.transactional:
             return
-        _group_and_transactional_id(sources)
+        _of_kafka(source)
         if checkpoint.keep < 2:
             raise ConfigError(
                 f"checkpoint.keep: must be at least 2 if predictions are transactional, got {checkpoint.keep}; after a "
@@ -65,40 +64,26 @@ class KafkaPredictions(TopicSink, PredictionSink):
                 f"{settings.transaction_timeout_seconds:g}; raise it, or lower the latter"
             )
 
-    def __init__(self, settings: KafkaPredictionSettings, sources: Sequence[BaseModel]) -> None:
+    def __init__(self, settings: KafkaPredictionSettings, source: BaseModel) -> None:
         transactional = None
         if settings.transactional:
-            group, name = _group_and_transactional_id(sources)
-            name = settings.transactional_id or name
+            group, shard = _of_kafka(source).group, _of_kafka(source).shard
+            name = settings.transactional_id or f"streammoe-{group}-{shard}"
             transactional = Transactional(name, settings.transaction_timeout_seconds, group)
-        super().__init__(settings, sources, transactional)
+        super().__init__(settings, source, transactional)
 
     def write(self, rows: Predictions) -> None:
         keys = [None] * len(rows) if rows.keys is None else rows.keys
-        producer = self._producer
         for line, key, location in zip(json_lines(rows).splitlines(), keys, rows.locations, strict=True):
-            producer.send(producer.keyless(line, location) if key is None else Outgoing(line, key, location))
-        producer.check_delivered()
-
-    @property
-    def transactional(self) -> bool:
-        return self._transactions is not None
-
-    def recover(self, timeout: float, position: Position | None) -> Recovered | None:
-        return Recovered(None) if self._transactions is None else self._transactions.recover(timeout, position)
-
-    def commit(self, position: Position, generation: int) -> None:
-        if self._transactions is not None:
-            self._transactions.commit(position, generation)
+            self.send(self.keyless(line, location) if key is None else Outgoing(line, key, location))
+        self.check_delivered()
 
 
-def _group_and_transactional_id(sources: Sequence[BaseModel]) -> tuple[str, str]:
-    """Return the group of the first Kafka source, and the default transactional id."""
-    source = next((source for source in sources if isinstance(source, Connection)), None)
-    if source is None:
+def _of_kafka(source: BaseModel) -> KafkaSettings:
+    """Return the settings of a source of Kafka; raise `ConfigError` for those of another."""
+    if not isinstance(source, KafkaSettings):
         raise ConfigError(
             "predictions.transactional: must be false without a source of kind kafka, since the position is committed "
             "to its group together with the predictions"
         )
-    group, shard = (getattr(source, name) for name in ("group", "shard"))
-    return group, f"streammoe-{group}-{shard}"
+    return source

@@ -61,13 +61,7 @@ class Reader(threading.Thread):
     """The thread that reads for a daemon, from a position whose owner it is; it ends with the process."""
 
     def __init__(
-        self,
-        settings: KafkaSettings,
-        client: Client,
-        values: Values,
-        position: Position | None,
-        owner: str,
-        origin: str,
+        self, settings: KafkaSettings, client: Client, values: Values, position: Position | None, owner: str
     ) -> None:
         super().__init__(name="streammoe-kafka-reader", daemon=True)
         self.found: SimpleQueue[Batch | Moved | BaseException | None] = SimpleQueue()
@@ -82,7 +76,9 @@ class Reader(threading.Thread):
         self.status_at = time.monotonic()
         self.ends: Mapping[TopicPartition, int] = {}
         """High watermarks."""
-        self._settings, self._client, self._values, self._origin = settings, client, values, origin
+        self._settings, self._client, self._values = settings, client, values
+        topics = "s " + str(settings.topics_pattern) if settings.topics is None else " " + ", ".join(settings.topics)
+        self._origin = f"kafka topic{topics}"
         self._position = position  # that the daemon knows
         self._counters = Counter(dict.fromkeys(INCIDENTS, 0))
         self._assignment = Assignment(settings, position, owner, self._counters)
@@ -170,15 +166,13 @@ class Reader(threading.Thread):
     def _report(self, now: float) -> None:
         buffers = self._assignment.buffers
         self.ends = {partition: buffer.end for partition, buffer in buffers.items()}
-        self.status, self.status_at = (
-            SourceStatus(
-                connected=self._link.connected,
-                refused=self._link.refused,
-                held_back={partition: buffer.n_held_back for partition, buffer in buffers.items()},
-                stalled=self._stalls.partitions | {tp: "topic" for tp in buffers if tp.topic in self._assignment.gone},
-                counters=dict(self._counters),
-            ),
-            now,
+        self.status_at = now
+        self.status = SourceStatus(
+            connected=self._link.connected,
+            refused=self._link.refused,
+            held_back={partition: buffer.n_held_back for partition, buffer in buffers.items()},
+            stalled=self._stalls.partitions | {tp: "topic" for tp in buffers if tp.topic in self._assignment.gone},
+            counters=dict(self._counters),
         )
 
     # --- the cluster ------------------------------------------------------------------------------------------------

@@ -6,11 +6,10 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from streammoe.secrets import HIDDEN, Secret, check_readable, is_secret
-from streammoe_connectors.addresses import check_http_address, is_protected
-from streammoe_connectors.conditions import Text, only_if
+from streammoe_connectors.conditions import Text, check_http_address, is_protected, only_if
 from streammoe_connectors.formats.events import RecordPath
 
 LIBRDKAFKA_NAMES = {
@@ -83,6 +82,38 @@ def _parse_servers(value: object) -> object:
 Servers = Annotated[tuple[str, ...], BeforeValidator(_parse_servers)]
 
 
+def _check_oauth_url(address: str | None) -> str | None:
+    if address is None:
+        return address
+    check_http_address(address)
+    if not is_protected(address):
+        raise ValueError("must begin with https://, since it receives a secret, unless it is on this machine")
+    return address
+
+
+def _check_client(client: str, info: ValidationInfo) -> str:
+    if client != "librdkafka" and info.data.get("sasl_mechanism") == "OAUTHBEARER":
+        raise ValueError(
+            'must be "librdkafka" if sasl_mechanism is OAUTHBEARER, which only that client has; install it by the '
+            "extra kafka-fast"
+        )
+    return client
+
+
+def _check_options(options: dict[str, Any]) -> dict[str, Any]:
+    for name, value in options.items():
+        if (setting := _SETTINGS.get(name.replace(".", "_"))) is not None:
+            raise ValueError(f"must not hold {name}, which is the setting {setting}")
+        if name.replace(".", "_") in _FORBIDDEN.split():
+            raise ValueError(
+                f"must not hold {name}, by which records could be lost or written twice, or code run; leave it out"
+            )
+        if name.startswith("sasl.kerberos.") and not re.fullmatch(r"[\w./@:-]*", str(value)):
+            # librdkafka makes a command for a shell of them.
+            raise ValueError(f"must not have a {name} with other than letters, digits and ._/@:-")
+    return options
+
+
 class Connection(BaseModel):
     """The connection to a Kafka cluster, as part of the settings of sources and sinks.
 
@@ -102,52 +133,17 @@ class Connection(BaseModel):
     ] = None
     sasl_plain_username: Annotated[Text | None, _PASSWORDS] = None
     sasl_plain_password: Annotated[Secret | None, _PASSWORDS] = None
-    sasl_oauth_token_url: Annotated[Text | None, _TOKENS] = None
+    sasl_oauth_token_url: Annotated[Text | None, _TOKENS, AfterValidator(_check_oauth_url)] = None
     sasl_oauth_client_id: Annotated[Text | None, _TOKENS] = None
     sasl_oauth_client_secret: Annotated[Secret | None, _TOKENS] = None
     ssl_cafile: Annotated[Text | None, _ENCRYPTED] = None
     ssl_certfile: Annotated[Text | None, _ENCRYPTED] = None
     ssl_keyfile: Annotated[Text | None, _ENCRYPTED] = None
     ssl_password: Annotated[Secret | None, _ENCRYPTED] = None
-    client: Literal["kafka-python", "librdkafka"] = "kafka-python"
+    client: Annotated[Literal["kafka-python", "librdkafka"], AfterValidator(_check_client)] = "kafka-python"
     client_id: Text = "streammoe"
-    options: dict[str, Any] = Field(default_factory=dict, repr=False)
+    options: Annotated[dict[str, Any], AfterValidator(_check_options)] = Field(default_factory=dict, repr=False)
     """Further options of the client, by their names there."""
-
-    @field_validator("sasl_oauth_token_url")
-    @classmethod
-    def _check_oauth_url(cls, address: str | None) -> str | None:
-        if address is None:
-            return address
-        check_http_address(address)
-        if not is_protected(address):
-            raise ValueError("must begin with https://, since it receives a secret, unless it is on this machine")
-        return address
-
-    @field_validator("client")
-    @classmethod
-    def _check_client(cls, client: str, info: ValidationInfo) -> str:
-        if client != "librdkafka" and info.data.get("sasl_mechanism") == "OAUTHBEARER":
-            raise ValueError(
-                'must be "librdkafka" if sasl_mechanism is OAUTHBEARER, which only that client has; install it by the '
-                "extra kafka-fast"
-            )
-        return client
-
-    @field_validator("options")
-    @classmethod
-    def _check_options(cls, options: dict[str, Any]) -> dict[str, Any]:
-        for name, value in options.items():
-            if (setting := _SETTINGS.get(name.replace(".", "_"))) is not None:
-                raise ValueError(f"must not hold {name}, which is the setting {setting}")
-            if name.replace(".", "_") in _FORBIDDEN.split():
-                raise ValueError(
-                    f"must not hold {name}, by which records could be lost or written twice, or code run; leave it out"
-                )
-            if name.startswith("sasl.kerberos.") and not re.fullmatch(r"[\w./@:-]*", str(value)):
-                # librdkafka makes a command for a shell of them.
-                raise ValueError(f"must not have a {name} with other than letters, digits and ._/@:-")
-        return options
 
 
 def connection_options(connection: Connection) -> dict[str, Any]:
@@ -176,21 +172,19 @@ def hidden(text: str) -> str:
     return text
 
 
-class Delivery(BaseModel):
-    """Settings for sending records, which docs/kafka.md explains."""
+class TopicSettings(Connection):
+    """Settings of a sink that writes to a topic; without servers the whole connection is that of the Kafka source.
 
-    compression: Literal["none", "gzip", "lz4", "zstd", "snappy"] = "none"
-    linger_ms: int = Field(default=20, ge=0, le=10_000)
-    batch_bytes: int = Field(default=1 << 17, ge=0, le=1 << 24)
-    delivery_timeout_seconds: float = Field(default=120.0, ge=10.0, le=3600.0)
-
-
-class TopicSettings(Delivery, Connection):
-    """Settings of a sink that writes to a topic; without servers the whole connection is that of a Kafka source."""
+    docs/kafka.md explains those of how records are sent.
+    """
 
     kind: Literal["kafka"]
     topic: str = Field(pattern=r"^[a-zA-Z0-9._-]{1,249}$")
     bootstrap_servers: Servers | None = None  # type: ignore[assignment]
+    compression: Literal["none", "gzip", "lz4", "zstd", "snappy"] = "none"
+    linger_ms: int = Field(default=20, ge=0, le=10_000)
+    batch_bytes: int = Field(default=1 << 17, ge=0, le=1 << 24)
+    delivery_timeout_seconds: float = Field(default=120.0, ge=10.0, le=3600.0)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -258,40 +252,62 @@ def _names(value: object) -> object:
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 
+def _check_username(name: str | None) -> str | None:
+    if name is not None and ":" in name:
+        raise ValueError("must not hold a colon, which separates it from the password in HTTP")
+    return name
+
+
+def _check_token(token: Secret | None, info: ValidationInfo) -> Secret | None:
+    if token is not None and info.data.get("username") is not None:
+        raise ValueError("must not be set together with username; a registry takes one login")
+    return token
+
+
+def _check_file(path: str | None, info: ValidationInfo) -> str | None:
+    if path is not None and info.data.get("url", "").startswith("http:"):
+        raise ValueError("must not be set unless the url begins with https://")
+    return path
+
+
 class RegistrySettings(BaseModel):
     """A schema registry, and the login to it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
 
     url: Annotated[str, AfterValidator(check_http_address)]
-    username: Text | None = None
+    username: Annotated[Text | None, AfterValidator(_check_username)] = None
     password: Annotated[Secret | None, only_if("username", required=True)] = None
-    token: Secret | None = None
-    cafile: Text | None = None
-    certfile: Text | None = None
+    token: Annotated[Secret | None, AfterValidator(_check_token)] = None
+    cafile: Annotated[Text | None, AfterValidator(_check_file)] = None
+    certfile: Annotated[Text | None, AfterValidator(_check_file)] = None
     keyfile: Annotated[Text | None, only_if("certfile")] = None
     key_password: Annotated[Secret | None, only_if("certfile")] = None
 
-    @field_validator("username")
-    @classmethod
-    def _check_username(cls, name: str | None) -> str | None:
-        if name is not None and ":" in name:
-            raise ValueError("must not hold a colon, which separates it from the password in HTTP")
-        return name
 
-    @field_validator("token")
-    @classmethod
-    def _check_token(cls, token: Secret | None, info: ValidationInfo) -> Secret | None:
-        if token is not None and info.data.get("username") is not None:
-            raise ValueError("must not be set together with username; a registry takes one login")
-        return token
+def _check_schema(path: str | None, info: ValidationInfo) -> str | None:
+    kind = info.data.get("format")
+    is_either = kind in {"avro", "protobuf"} and "schema_registry" in info.data
+    if is_either and (path is None) == (info.data["schema_registry"] is None):
+        raise ValueError(f'must be set if source.format is "{kind}", unless source.schema_registry is; not both')
+    return path
 
-    @field_validator("cafile", "certfile")
-    @classmethod
-    def _check_files(cls, path: str | None, info: ValidationInfo) -> str | None:
-        if path is not None and info.data.get("url", "").startswith("http:"):
-            raise ValueError("must not be set unless the url begins with https://")
-        return path
+
+def _check_message(message: str | None, info: ValidationInfo) -> str | None:
+    if message is None and info.data.get("format") == "protobuf" and info.data.get("schema_file") is not None:
+        raise ValueError("must be the full name of the message, such as shop.Order, if source.schema_file is set")
+    return message
+
+
+def _check_unique_names(names: Any, info: ValidationInfo) -> Any:
+    used = {*(info.data.get("columns") or ()), info.data.get("key_field"), info.data.get("timestamp_field")}
+    given = [names] if isinstance(names, str) else names or ()
+    if repeated := [name for name in given if name in used]:
+        raise ValueError(f"must not repeat the names of other fields, but has {', '.join(repeated)}")
+    return names
+
+
+_UNIQUE = AfterValidator(_check_unique_names)
 
 
 class ValueSettings(BaseModel):
@@ -306,45 +322,28 @@ class ValueSettings(BaseModel):
     format: Literal["jsonl", "csv", "avro", "protobuf"] = "jsonl"
     schema_registry: Annotated[RegistrySettings | None, only_if("format", "avro", "protobuf")] = None
     columns: Annotated[Names | None, only_if("format", "csv", required=True)] = None
-    schema_file: Annotated[Text | None, only_if("format", "avro", "protobuf")] = None
-    message: Annotated[Text | None, only_if("format", "protobuf")] = None
+    schema_file: Annotated[Text | None, only_if("format", "avro", "protobuf"), AfterValidator(_check_schema)] = None
+    message: Annotated[Text | None, only_if("format", "protobuf"), AfterValidator(_check_message)] = None
     record: Annotated[RecordPath | None, only_if("format", "jsonl", "avro", "protobuf")] = None
     framing: Annotated[Literal["none", "confluent"], only_if("format", "jsonl", "protobuf")] = "none"
-    key_field: Text | None = None
-    timestamp_field: Text | None = None
-    header_fields: Names = ()
+    key_field: Annotated[Text | None, _UNIQUE] = None
+    timestamp_field: Annotated[Text | None, _UNIQUE] = None
+    header_fields: Annotated[Names, _UNIQUE] = ()
 
-    @field_validator("schema_file")
-    @classmethod
-    def _check_schema(cls, path: str | None, info: ValidationInfo) -> str | None:
-        kind = info.data.get("format")
-        is_either = kind in {"avro", "protobuf"} and "schema_registry" in info.data
-        if is_either and (path is None) == (info.data["schema_registry"] is None):
-            raise ValueError(f'must be set if source.format is "{kind}", unless source.schema_registry is; not both')
-        return path
 
-    @field_validator("message")
-    @classmethod
-    def _check_message(cls, message: str | None, info: ValidationInfo) -> str | None:
-        if message is None and info.data.get("format") == "protobuf" and info.data.get("schema_file") is not None:
-            raise ValueError("must be the full name of the message, such as shop.Order, if source.schema_file is set")
-        return message
-
-    @field_validator("key_field", "timestamp_field", "header_fields")
-    @classmethod
-    def _check_unique_names(cls, names: Any, info: ValidationInfo) -> Any:
-        used = {*(info.data.get("columns") or ()), info.data.get("key_field"), info.data.get("timestamp_field")}
-        given = [names] if isinstance(names, str) else names or ()
-        if repeated := [name for name in given if name in used]:
-            raise ValueError(f"must not repeat the names of other fields, but has {', '.join(repeated)}")
-        return names
+def _check_either(pattern: str | None, info: ValidationInfo) -> str | None:
+    if "topics" in info.data and (pattern is None) == (info.data["topics"] is None):
+        raise ValueError("must be set if source.topics is not, and must not be set if that is")
+    return pattern
 
 
 class ReadingSettings(ValueSettings):
     """Settings for reading from a cluster, which docs/kafka.md#settings explains."""
 
     topics: Annotated[tuple[str, ...], BeforeValidator(_check_topics)] | None = None
-    topics_pattern: Annotated[str, BeforeValidator(_check_pattern)] | None = None
+    topics_pattern: Annotated[Annotated[str, BeforeValidator(_check_pattern)] | None, AfterValidator(_check_either)] = (
+        None
+    )
     group: str = Field(min_length=1, max_length=249)
     start: Annotated[str, BeforeValidator(_check_start)] = "earliest"
     on_lost: Literal["fail", "earliest", "latest"] = "fail"
@@ -360,13 +359,6 @@ class ReadingSettings(ValueSettings):
     stall_seconds: float = Field(default=60.0, gt=0)
     owner_seconds: float = Field(default=30.0, ge=1)
 
-    @field_validator("topics_pattern")
-    @classmethod
-    def _check_either(cls, pattern: str | None, info: ValidationInfo) -> str | None:
-        if "topics" in info.data and (pattern is None) == (info.data["topics"] is None):
-            raise ValueError("must be set if source.topics is not, and must not be set if that is")
-        return pattern
-
     def reads(self, topic: str) -> bool:
         """Whether this topic is named, or matches the pattern; those of Kafka's own, which begin with __, never do."""
         if self.topics_pattern is None:
@@ -378,10 +370,10 @@ class ReadingSettings(ValueSettings):
         """The time to start at, in milliseconds since 1970, if `start` is a time."""
         return None if self.start in STARTS else _timestamp_ms(self.start)
 
-    def is_in_shard(self, partition: int) -> bool:
-        """Whether this partition belongs to the shard."""
+    def reads_partition(self, topic: str, partition: int) -> bool:
+        """Whether this topic is read, and its partition belongs to the shard."""
         index, count = map(int, self.shard.split("/"))
-        return partition % count == index
+        return self.reads(topic) and partition % count == index
 
 
 class KafkaSettings(Connection, ReadingSettings):

@@ -48,9 +48,7 @@ class KafkaSource(Source):
         if position is not None:
             check_position(position)
         owner = uuid.uuid4().hex if position is None else position["owner"]
-        settings = self._settings
-        topics = "s " + str(settings.topics_pattern) if settings.topics is None else " " + ", ".join(settings.topics)
-        self._reader = Reader(settings, self._client, self._values, position, owner, f"kafka topic{topics}")
+        self._reader = Reader(self._settings, self._client, self._values, position, owner)
         self._reader.start()
 
     def renamed(self, position: Position) -> Position:

@@ -6,7 +6,6 @@ Values in JSON and csv are passed on unchanged; those in Avro and Protobuf becom
 from __future__ import annotations
 
 import codecs
-import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,12 +32,15 @@ class Values:
     """
 
     def __init__(self, settings: ValueSettings) -> None:
-        self._fields = RecordFields(settings)
+        self._settings = settings
+        named = (settings.key_field, settings.timestamp_field)
+        self._fields = (*(name for name in named if name is not None), *settings.header_fields)
+        """Names of the fields from a record's key, time and headers, in the order of columns."""
         self._kind = _KINDS.get(settings.format, "JSON")
         self._to_json = _converter(settings)
         self._path = settings.record or ()
         self._is_csv = settings.format == "csv"
-        self._columns = (*self._fields.names, *(settings.columns or ())) if self._is_csv else None
+        self._columns = (*self._fields, *(settings.columns or ())) if self._is_csv else None
 
     def batch(self, records: Records, end: Position, origin: str) -> Batch:
         """Convert records.
@@ -74,8 +76,9 @@ class Values:
             path, lines = (None, csv_lines) if self._is_csv else (self._path, json_lines)
             values, found, numbers, rejected, skipped = events_of(values, path, lines=lines, rejected=rejected)
             records = records[found]  # one with several events occurs as often
-        if self._fields.names:
-            values = (self._fields.before_csv if self._is_csv else self._fields.into_json)(values, records)
+        if self._fields:
+            columns = self._field_columns(records)
+            values = _before_csv(values, columns) if self._is_csv else _into_json(values, self._fields, columns)
         form = "csv" if self._is_csv else "jsonl"
         block, ends = packed(values, rejected, form)
         keys, headers = records["key"].tolist(), records["headers"].tolist()
@@ -93,6 +96,22 @@ class Values:
             headers=[tuple(each) for each in headers] if any(headers) else None,
             unreadable=rejected,
         )
+
+    def _field_columns(self, records: Records) -> list[Column]:
+        """Return a column for each of the fields, ``None`` where a record lacks it.
+
+        Keys and headers need not be text: other bytes appear as escapes, so that different ones stay different.
+        """
+        columns: list[Column] = []
+        if self._settings.key_field is not None:
+            columns.append(_texts(records["key"]))
+        if self._settings.timestamp_field is not None:
+            columns.append([None if ms < 0 else ms / 1000 for ms in records["time"].tolist()])
+        if names := self._settings.header_fields:
+            # The last of several equal ones counts.
+            found = [dict(headers) for headers in records["headers"]]
+            columns += [_texts(headers.get(name) for headers in found) for name in names]
+        return columns
 
 
 def _locations(records: Records) -> Sequence[Location]:
@@ -160,53 +179,26 @@ _CSV_SPECIAL = frozenset(',"\r\n\ufeff')
 Column = list[str | None] | list[float | None]
 
 
-class RecordFields:
-    """Adds to values the fields that the settings name."""
+def _into_json(values: list[bytes], names: Sequence[str], columns: list[Column]) -> list[bytes]:
+    """Prepend fields to JSON objects, so that the object's own field of the same name comes last and counts.
 
-    def __init__(self, settings: ValueSettings) -> None:
-        self._key, self._timestamp, self._headers = settings.key_field, settings.timestamp_field, settings.header_fields
-        self.names = (*(name for name in (self._key, self._timestamp) if name is not None), *self._headers)
-        """Names of all fields, in the order of columns."""
-        self._members = [json.dumps(name).encode() + b":" for name in self.names]
+    Values that are not objects stay unchanged, for the decoder to reject.
+    """
+    encode = msgspec.json.encode
+    parts = [
+        [b"" if value is None else encode(name) + b":" + encode(value) for value in column]
+        for name, column in zip(names, columns, strict=True)
+    ]
+    rows = (b",".join(filter(None, row)) for row in zip(*parts, strict=True))
+    return [_prepend_members(value, members) if members else value for value, members in zip(values, rows, strict=True)]
 
-    def _columns(self, records: Records) -> list[Column]:
-        """Return a column for each name, ``None`` where a record lacks the field.
 
-        Keys and headers need not be text: other bytes appear as escapes, so that different ones stay different.
-        """
-        columns: list[Column] = []
-        if self._key is not None:
-            columns.append(_texts(records["key"]))
-        if self._timestamp is not None:
-            columns.append([None if ms < 0 else ms / 1000 for ms in records["time"].tolist()])
-        if self._headers:
-            # The last of several equal ones counts.
-            found = [dict(headers) for headers in records["headers"]]
-            columns += [_texts(headers.get(name) for headers in found) for name in self._headers]
-        return columns
-
-    def into_json(self, values: list[bytes], records: Records) -> list[bytes]:
-        """Prepend these fields to JSON objects, so that the object's own field of the same name comes last and counts.
-
-        Values that are not objects stay unchanged, for the decoder to reject.
-        """
-        encode = msgspec.json.encode
-        parts = [
-            [b"" if value is None else member + encode(value) for value in column]
-            for member, column in zip(self._members, self._columns(records), strict=True)
-        ]
-        rows = (b",".join(filter(None, row)) for row in zip(*parts, strict=True))
-        return [
-            _prepend_members(value, members) if members else value for value, members in zip(values, rows, strict=True)
-        ]
-
-    def before_csv(self, values: list[bytes], records: Records) -> list[bytes]:
-        """Prepend these fields to lines of csv."""
-        rows = zip(*self._columns(records), strict=True)
-        return [
-            b"%b,%b" % (",".join(map(_csv_cell, cells)).encode(), value)
-            for value, cells in zip(values, rows, strict=True)
-        ]
+def _before_csv(values: list[bytes], columns: list[Column]) -> list[bytes]:
+    """Prepend fields to lines of csv."""
+    rows = zip(*columns, strict=True)
+    return [
+        b"%b,%b" % (",".join(map(_csv_cell, cells)).encode(), value) for value, cells in zip(values, rows, strict=True)
+    ]
 
 
 def _texts(raw: Iterable[bytes | None]) -> list[str | None]:

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 from pydantic import create_model
 
-from streammoe import settings
 from streammoe.errors import CheckpointError, RetriableCheckpointError, SinkError, SourceError, TooManyBadRecords
 from streammoe.fields import Section
 from streammoe.pipeline.predictions import JsonlPredictions, RestartPlan
+from streammoe.settings import reader
 from tests.unit.daemon.scripted import Stop, every
 
 GOOD = [b'{"a": %.4f, "y": %.4f}' % (math.sin(i), math.cos(i)) for i in range(3000)]
@@ -260,7 +260,7 @@ def test_whether_the_source_is_connected_is_asked_at_each_scrape_not_at_the_last
 # --- other settings while it runs -----------------------------------------------------------------------------------
 
 
-SETTINGS = settings.from_tables(
+SETTINGS = reader.from_tables(
     {
         "source": {"kind": "list"},
         "schema": {"target": "y"},
@@ -270,7 +270,7 @@ SETTINGS = settings.from_tables(
         "predictions": {"kind": "file", "path": "p.jsonl", "interval": 0.0, "gate": False},
     },
     "a test",
-    kinds=settings.Kinds({"list": create_model("L", __base__=Section, kind=(str, ...))}),
+    kinds=reader.Kinds({"list": create_model("L", __base__=Section, kind=(str, ...))}),
 )
 
 

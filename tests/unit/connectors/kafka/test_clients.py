@@ -18,7 +18,7 @@ from streammoe.errors import ConfigError
 from streammoe_connectors.kafka import kafka_python, librdkafka
 from streammoe_connectors.kafka.contract import Cause, ClientError, Outgoing, load_client
 from streammoe_connectors.kafka.position import OffsetMetadata
-from streammoe_connectors.kafka.settings import Connection, Delivery, ReadingSettings
+from streammoe_connectors.kafka.settings import Connection, ReadingSettings, TopicSettings
 
 CLIENTS = ("kafka-python", "librdkafka")
 NOWHERE = Connection(bootstrap_servers="127.0.0.1:1", client="librdkafka")
@@ -56,7 +56,7 @@ def test_records_that_fail_together_are_each_noted_once_the_cause_first(monkeypa
     failed = iter([*[errors.KafkaError("ended")] * 8, errors.MessageSizeTooLargeError(), errors.KafkaError("ended")])
     client = SimpleNamespace(send=lambda *_: SimpleNamespace(is_done=True, exception=next(failed)))
     monkeypatch.setattr(kafka_python, "_open", lambda *_: client)
-    producer = kafka_python.KafkaPythonProducer(NOWHERE, Delivery())
+    producer = kafka_python.KafkaPythonProducer(NOWHERE, TopicSettings(kind="kafka", topic="p"), None)
     records = [Outgoing(b"", b"", {"offset": offset}) for offset in range(10)]
     for record in records:
         producer.send("topic", record)
@@ -174,7 +174,7 @@ def test_librdkafka_has_them_by_its_own_names_and_knows_each():
     for login, more in ((PASSWORD | FILES, {}), (TOKENS, tokens)):
         connection = Connection(**login, client="librdkafka", options=more | {"no.such.option": 1})
         with pytest.raises(ConfigError, match=r'No such configuration property: "no\.such\.option"'):
-            librdkafka.create_producer(connection, Delivery(), None)
+            librdkafka.create_producer(connection, TopicSettings(kind="kafka", topic="p"), None)
 
 
 # --- a certificate that has expired -----------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def cluster(monkeypatch):
     def start(position=None, **settings):
         given = {"kind": "kafka", "bootstrap_servers": "there:1", "topics": "t", "group": "g"}
         settings = KafkaSettings(**given | settings)
-        reader = Reader(settings, script, Values(settings), position, "me", "topic t")
+        reader = Reader(settings, script, Values(settings), position, "me")
         readers.append(reader)
         reader.start()
 

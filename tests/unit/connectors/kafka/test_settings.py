@@ -50,7 +50,8 @@ def test_values_may_be_written_in_several_ways():
         *(("topics", "t", ("t",)), ("topics", ["t", "u"], ("t", "u"))),
     ]:
         assert getattr(KafkaSettings(**NEEDED | {name: value}), name) == meant
-    assert [n for n in range(8) if KafkaSettings(**NEEDED, shard="1/3").is_in_shard(n)] == [1, 4, 7]
+    third = KafkaSettings(**NEEDED, shard="1/3")
+    assert [n for n in range(8) if third.reads_partition("t", n)] == [1, 4, 7]
     starts = {"1970-01-01T02:00:01.5+02:00": 1_500, "1970-01-01T00:00:01": 1_000, "1970-01-02": 86_400_000}
     for start, milliseconds in (starts | {"earliest": None}).items():
         assert KafkaSettings(**NEEDED, start=start).start_timestamp_ms == milliseconds
@@ -151,12 +152,12 @@ COMMON = """
 """
 
 
-def test_a_sink_takes_the_connection_of_the_first_kafka_source_unless_it_has_one():
+def test_a_sink_takes_the_connection_of_a_kafka_source_unless_it_has_one():
     lent = KafkaPredictions.Settings(kind="kafka", topic="p")
-    assert connection_for(lent, "predictions", [FILE, TOPIC]) is TOPIC
+    assert connection_for(lent, "predictions", TOPIC) is TOPIC
     own = KafkaPredictions.Settings(kind="kafka", topic="t", bootstrap_servers="here:1")
-    assert connection_for(own, "predictions", [FILE, TOPIC]) is own
-    KafkaPredictions.check(own, [TOPIC], None)  # another cluster may have a topic of the same name
+    assert connection_for(own, "predictions", TOPIC) is own
+    KafkaPredictions.check(own, TOPIC, None)  # another cluster may have a topic of the same name
 
 
 def test_what_does_not_go_together_is_found_without_a_broker(tmp_path):
