@@ -20,7 +20,7 @@ from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import ESTIMATORS, model_of
 from streammoe.options import as_arguments
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
-from streammoe.pipeline.scores import saved_scores
+from streammoe.pipeline.scores import PrequentialScores, saved_scores
 from streammoe.serving.figures import experts_of
 from streammoe.text import counted, printable
 
@@ -221,7 +221,9 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
     with restoring(path):
         challenger = parts_of(checkpoint)
         pending = int((~array_of(checkpoint.arrays, "labels.refused", "bool", (None,))).sum()) if has_labels else 0
-        scores = _summary(checkpoint)
+        scores = saved_scores(checkpoint)
+        names = list(map(str, model.learner.targets.lagged_names))
+        intervals = scores.of_intervals(names) if isinstance(scores, PrequentialScores) else []
         compared = {} if challenger is None else _compared(*challenger)
     return {
         "generation": generation_of(Path(path)),
@@ -236,7 +238,8 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
         "counters": metadata.get("counters", {}),
         "global": metadata.get("global", {}),
         "history": metadata.get("history", []),
-        "scores": scores,
+        "scores": {} if scores is None else scores.summary(),
+        "intervals": intervals,
         "challenger": compared,
         "pending": pending,
         "features": model.feature_names,

@@ -62,7 +62,7 @@ class Inspected(base.Estimator):
 
         They add up to 1. Shares in the density are `member_weights`.
         """
-        return {member.name: member.share for member in members_of(self.learner, is_next=True)}
+        return {member.name: member.share for member in members_of(self.learner)}
 
     def coefficients(self) -> list[Coefficient]:
         """Return the coefficients of all experts of all members, in the units of inputs and target.

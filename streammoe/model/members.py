@@ -50,7 +50,7 @@ class Member(NamedTuple):
         return found
 
 
-def members_of(learner: Learner, *, is_next: bool = False) -> list[Member]:
+def members_of(learner: Learner, *, is_next: bool = True) -> list[Member]:
     """Return all members that predict; none before anything was learned.
 
     Args:

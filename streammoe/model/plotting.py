@@ -59,7 +59,7 @@ def plot(learner: Learner) -> Figure:
         from matplotlib.figure import Figure
     except ImportError:
         raise not_installed("plot", "matplotlib", "plot") from None
-    members, (X, Y), names = members_of(learner, is_next=True), kept_rows(learner), learner.targets.lagged_names
+    members, (X, Y), names = members_of(learner), kept_rows(learner), learner.targets.lagged_names
     q = int(learner.targets.are_labels)
     if not members or len(names) <= q:
         raise ConfigError("plot: there is nothing to draw yet; learn some events first")

@@ -208,6 +208,15 @@ class PrequentialScores(Scores):
             "baseline_rmse": self._root("baseline_squared_error"),
         }
 
+    def of_intervals(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return coverage and mean width of intervals by output and level; ``None`` before the first event."""
+        running = {key: each.means()["running"] if each.count else None for key, each in self.intervals.items()}
+        return [
+            {"output": name, "level": level, **{score: running[score, q, level] for score in ("coverage", "width")}}
+            for q, name in enumerate(names)
+            for level in LEVELS
+        ]
+
     def rmse(self, output: int) -> dict[str, float]:
         """Return the root mean squared error of one of several outputs by each of `AVERAGES`."""
         return self._root(f"squared_error.{output}")

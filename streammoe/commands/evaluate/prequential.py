@@ -19,7 +19,6 @@ from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.model import compile_kernels, model_from, schema_of
 from streammoe.daemon.signals import StopFlag
-from streammoe.distributions.mixtures import LEVELS
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.engine.intervals import crps
 from streammoe.estimators import MixtureOfExperts
@@ -186,15 +185,6 @@ class _SquaredErrors(PrequentialScores):
         super().__init__(outputs, every=1)
         self.pieces: list[FloatArray] = []
         self.crps, self.seconds = Average(), 0.0
-
-    def of_intervals(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return coverage and mean width by output and level."""
-        running = {key: finite_or_none(each.means()["running"]) for key, each in self.intervals.items()}
-        return [
-            {"output": name, "level": level, **{score: running[score, q, level] for score in ("coverage", "width")}}
-            for q, name in enumerate(names)
-            for level in LEVELS
-        ]
 
     def update(
         self, losses: FloatArray, predictions: FloatArray, Y: FloatArray, spreads: Sequence[Spread] = ()
