@@ -151,6 +151,7 @@ class MixtureOfExperts(Inspected):
         texts: Mapping[Any, Sequence[str | None]] | None = None,
         traced: bool = False,
         lags: FloatArray | None = None,
+        added: Mapping[Any, ColumnKind] | None = None,
     ) -> Outcome:
         """Learn rows in the model's own field order; rows that cannot be used are rejected individually.
 
@@ -162,9 +163,12 @@ class MixtureOfExperts(Inspected):
             texts: (n,) levels of each categorical field by its name, None where missing; X does not contain them.
             traced: whether to record each expert's part.
             lags: (n, L) lags that rows were predicted with earlier, NaN in those that were not (`Outcome.lags`).
+            added: new fields, the last columns of the only row, by their names and what they hold; they are not added
+                if it is not learned.
         """
-        counts = np.ones(len(X)) if w is None else w
-        return learn_rows.learn_rows(self.learner, Events(X, texts or {}, targets, counts), traced=traced, lags=lags)
+        events = Events(X, texts or {}, targets, np.ones(len(X)) if w is None else w)
+        additions = Additions(tuple(added or ()), kinds=tuple((added or {}).values()))
+        return learn_rows.learn_rows(self.learner, events, additions, traced=traced, lags=lags)
 
     def score_rows(
         self,
@@ -185,26 +189,6 @@ class MixtureOfExperts(Inspected):
     def refused(self, X: FloatArray) -> dict[int, InvalidEvent]:
         """Return the errors of rows without targets, by index, that `learn_rows` would reject; nothing is learned."""
         return learn_rows.refused(self.learner, X)
-
-    def learn_wider(
-        self,
-        names: Sequence[Any],
-        X: FloatArray,
-        targets: Any,
-        w: FloatArray,
-        *,
-        texts: Mapping[Any, Sequence[str | None]],
-        kinds: Sequence[ColumnKind] = (),
-        traced: bool = False,
-        lags: FloatArray | None = None,
-    ) -> Outcome:
-        """Learn one event, X (1, F + new), that brings new fields; if it is not learned, they are not added.
-
-        The new fields are called `names`, in order, and hold `kinds`, by default what the arguments say, and numbers
-        otherwise; other arguments as in `learn_rows`.
-        """
-        additions = Additions(tuple(names), kinds=tuple(kinds))
-        return learn_rows.learn_wider(self.learner, additions, Events(X, texts, targets, w), traced=traced, lags=lags)
 
     # -- Continuing from given statistics ------------------------------------------------------------------------------
 

@@ -129,7 +129,8 @@ def _learn_part(learner: Learner, table: Table, targets: Any, weights: FloatArra
         if joining:
             kinds = tuple(table.kinds.get(name) or encoder.columns.given.kind(name) or "number" for name in joining)
             additions = Additions(tuple(joining), kinds=kinds)
-            losses[at] = _accepted(learn_wider_run(learner, additions, events.part(slice(0, 1)), traced=False), at)[0]
+            first = events.part(slice(0, 1))
+            losses[at] = _accepted(learn_wider_run(learner, first, traced=False, additions=additions), at)[0]
             learner.report(additions)
             at += 1
         if at < stop:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from streammoe.columns.kinds import described
+from streammoe.columns.kinds import ColumnKind, described
 from streammoe.engine.interruption import FitCancelled, uncancellable
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
 from streammoe.kernels.state import Trace
@@ -189,7 +188,7 @@ class Pipeline:
                 ledger.reject(len(batch) - len(rest) + i, "decode", reason, detail)
             if len(decoded.rows):
                 self._follow(rest, decoded)
-                learned.append(self._teach(self.model.learn_rows, rest, decoded, ledger, self.model.fields))
+                learned.append(self._teach(rest, decoded, ledger, {}))
             if decoded.first_new is None:
                 break
             at, values = decoded.first_new
@@ -206,14 +205,17 @@ class Pipeline:
         return learned
 
     def _teach(
-        self, learn: Callable[..., Outcome], batch: Batch, decoded: DecodedBatch, ledger: Ledger, fields: Sequence[str]
+        self, batch: Batch, decoded: DecodedBatch, ledger: Ledger, added: Mapping[str, ColumnKind]
     ) -> LearnedRows:
-        """Learn the decoded events of `batch`, a tail of the ledger's batch, with columns of these names."""
+        """Learn the decoded events of `batch`, a tail of the ledger's batch; the model lacks the columns `added`."""
         n, classes = self.model.n, len(self.model.output_names)
         targets = decoded.Y if decoded.labels is None else decoded.labels
+        fields = [*self.model.fields, *added]
         texts = {fields[j]: column for j, column in decoded.texts.items()}
         lags = self._lags(batch, decoded.rows)
-        outcome = learn(decoded.X, targets, decoded.weights, texts=texts, traced=self._is_traced, lags=lags)
+        outcome = self.model.learn_rows(
+            decoded.X, targets, decoded.weights, texts=texts, traced=self._is_traced, lags=lags, added=added
+        )
         used = np.ones(len(decoded.rows), np.bool_)
         used[list(outcome.rejected)] = False
         rival = self._scored_by_rival(fields, decoded.X, targets, texts, outcome, np.flatnonzero(used))
@@ -241,13 +243,11 @@ class Pipeline:
         names = sorted(values)
         if self.schema.features is None:
             names = names[: self.schema.max_columns - len(self.model.fields)]
-        fields = [*self.model.fields, *names]
         # Decoding has found a kind for each of them.
         kinds = self.columns.roles({}, batch).first_kinds(names, values)
         roles = self.columns.roles({**self.model.column_kinds, **kinds}, batch)
         decoded = event_of(decoder(batch.format).names(batch, i), roles)._replace(rows=np.array([i]))
-        learn = partial(self.model.learn_wider, names, kinds=[kinds[name] for name in names])
-        learned = self._teach(learn, batch, decoded, ledger, fields)
+        learned = self._teach(batch, decoded, ledger, kinds)
         if learned.outcome.learned[0]:
             LOGGER.info("%s: more columns by their first values: %s", batch.origin, described(kinds))
             self.columns.warn_of_values(batch, i, kinds)
