@@ -226,8 +226,7 @@ def _gather_events(model: Any, X: Sequence[Mapping[Any, Any]], y: Any, weights: 
         try:
             model.learn_one(event, target, weight)
         except InvalidEvent as error:
-            message = f"row {row}: {error}"
-            raise InvalidEvent(message, reason=error.reason, feature=error.feature, row=row) from None
+            raise error.at_row(row) from None
 
 
 def _mean(values: AnyArray, weights: FloatArray) -> float:

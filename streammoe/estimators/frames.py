@@ -141,7 +141,7 @@ def _read(column: Any, values: AnyArray | list[Any], kind: ColumnKind, name: Any
             if not is_missing(value):
                 column[i] = read(value, name)
         except InvalidEvent as error:
-            raise InvalidEvent(f"row {i}: {error}", reason=error.reason, feature=name, row=i) from None
+            raise error.at_row(i) from None
 
 
 def _absent(encoder: Encoder, names: Sequence[Any]) -> list[Any]:

@@ -69,7 +69,7 @@ def _learn_weighted(learner: Learner, table: Table, y: Any, weights: FloatArray)
     _, _, rejected = learner.targets.read(targets, len(weights))
     if rejected:
         row = min(rejected)
-        raise _at_row(row, rejected[row])
+        raise rejected[row].at_row(row)
     used = np.flatnonzero(weights)
     losses = np.full(len(weights), np.nan)
     if used.size:
@@ -91,7 +91,7 @@ def _learn_all(learner: Learner, table: Table, targets: Any, weights: FloatArray
     try:
         return learn(slice(None))
     except _Refused as refused:
-        raise _at_row(int(numbers[refused.row]), refused.error) from None
+        raise refused.error.at_row(int(numbers[refused.row])) from None
     except UnsoundError as error:
         before, cause = learner.snapshot(), error
     start, stop = 0, len(table.rows)
@@ -101,7 +101,7 @@ def _learn_all(learner: Learner, table: Table, targets: Any, weights: FloatArray
             try:
                 learn(slice(start, middle))
             except _Refused as refused:
-                raise _at_row(int(numbers[start + refused.row]), refused.error) from None
+                raise refused.error.at_row(int(numbers[start + refused.row])) from None
             except UnsoundError as error:
                 stop, cause = middle, error
             else:
@@ -145,11 +145,6 @@ def _accepted(outcome: Outcome, start: int) -> FloatArray:
         row = min(outcome.rejected)
         raise _Refused(start + row, outcome.rejected[row])
     return outcome.losses
-
-
-def _at_row(row: int, error: InvalidEvent) -> InvalidEvent:
-    """Return the error of a row with its number."""
-    return InvalidEvent(f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row)
 
 
 def _select(targets: Any, used: IntArray) -> Any:

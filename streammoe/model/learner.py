@@ -460,7 +460,7 @@ class Learner:
             yield
         finally:
             if not self.n:
-                self.targets.free()
+                self.targets.set_names(())
                 self.context.encoder = before
                 self.undo.forget()
 
