@@ -198,19 +198,14 @@ class MixtureOfExperts(Inspected):
         parameters: Mapping[str, Any],
         *,
         feature_names: Sequence[Any],
-        average: Mapping[str, AnyArray] | None = None,
-        n_average: int | None = None,
         **arguments: Any,
     ) -> Self:
-        """Create a model that continues from exactly these statistics, without warm-up.
+        """Create a model that continues from exactly these statistics, without warm-up; the average begins again.
 
         Args:
             parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior``, ``scale`` and ``ranges``
                 may be omitted.
             feature_names: names of the columns, in the order of the parameters.
-            average: ``gate``, ``experts`` and, but for classes, ``variances`` that serve; by default the average
-                restarts.
-            n_average: number of iterates in `average`.
             **arguments: of the constructor; `n_experts` and the covariance of several outputs follow from the
                 parameters. In their order, ``target_names`` are names of several outputs, by default y0, y1, …, and
                 `classes` are labels, the reference first, by default 0, 1, …
@@ -219,7 +214,7 @@ class MixtureOfExperts(Inspected):
             ConfigError: an entry is missing or has a shape that does not fit the others.
         """
         model = cls._blank(parameters, arguments)
-        continue_from(model.learner, parameters, feature_names, average, n_average)
+        continue_from(model.learner, parameters, feature_names)
         return model
 
     @classmethod

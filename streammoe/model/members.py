@@ -141,13 +141,6 @@ class Inputs(NamedTuple):
     """(columns,) and `scale`: features are powers of (value − center)/scale."""
     scale: FloatArray
 
-    def reference(self, means: FloatArray) -> FloatArray:
-        """Return the features (p,) of an event with the running mean of each column, given those of features (p,)."""
-        first = {column: means[j] for j, (column, power) in enumerate(self.powers) if power == 1}
-        found = np.zeros(len(self.at))
-        found[: len(self.powers)] = [first[column] ** power if power else 1.0 for column, power in self.powers]
-        return found
-
 
 def inputs_of(learner: Learner, n_lags: int) -> Inputs:
     """Return what the features of a member are made of that sees so many of the last targets."""
