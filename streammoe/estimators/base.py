@@ -126,9 +126,12 @@ class MixtureOfExperts(Inspected):
         """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
 
         Raises:
-            InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
+            InvalidEvent: a row is invalid or would make a parameter non-finite, with its index in ``row``; or the
+                outputs are other ones.
         """
-        learn_array(self.learner, table_of(self.learner.encoder, X), beside(X, y, "y"), beside(X, w, "w"))
+        beside(X, y, "y")
+        y, names = targets_by_names(self.learner.targets, y)
+        learn_array(self.learner, table_of(self.learner.encoder, X), y, beside(X, w, "w"), names)
 
     def log_likelihood_array(
         self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None

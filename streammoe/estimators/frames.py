@@ -81,7 +81,9 @@ def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
     Raises:
         InvalidEvent: a name or a value is of the wrong type, or a number is not finite, first in ``row``.
     """
-    check_frame(X, "X")
+    if not _is_frame(X):
+        msg = f"X: got {shown(X)}, {type_in_words(X)}; it must be a data frame"
+        raise InvalidEvent(msg, reason="wrong_type", feature="X")
     names = list(X.columns)
     for name in names:
         check_name(name, "column name", "X")
@@ -155,13 +157,6 @@ def _values(column: pd.Series) -> AnyArray | list[Any]:
     if isinstance(dtype, np.dtype) and dtype.kind in "fiu":
         return column.to_numpy(dtype=np.float64)
     return column.tolist()
-
-
-def check_frame(frame: object, what: str) -> None:
-    """Raise `InvalidEvent` unless an argument is a data frame."""
-    if not _is_frame(frame):
-        msg = f"{what}: got {shown(frame)}, {type_in_words(frame)}; it must be a data frame"
-        raise InvalidEvent(msg, reason="wrong_type", feature=what)
 
 
 def _is_frame(values: object) -> bool:

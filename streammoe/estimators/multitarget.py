@@ -11,14 +11,12 @@ from river import base
 from streammoe.distributions import Gaussian, MultivariateMixture
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import RegressorArguments, named_after_class
-from streammoe.estimators.frames import beside, check_frame, frame_like, table_of, targets_by_names
+from streammoe.estimators.frames import frame_like, table_of
 from streammoe.experts import family_of
 from streammoe.model import predicting
-from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import experts_in
 from streammoe.model.targets import NumericTarget
 from streammoe.options import FeatureOptions, RegressorOptions, documented
-from streammoe.types import AnyArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,18 +108,6 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         return {name: (low, high) for name, (low, high) in zip(self.output_names, found, strict=True)}
 
     # -- Many at once ----------------------------------------------------------------------------------------------
-
-    def learn_many(self, X: pd.DataFrame, y: pd.DataFrame, w: AnyArray | None = None) -> None:
-        """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
-
-        Raises:
-            InvalidEvent: a row is invalid or would make a parameter non-finite, with its index in ``row``; or the
-                outputs are other ones.
-        """
-        check_frame(y, "y")
-        beside(X, y, "y")
-        targets, names = targets_by_names(self.learner.targets, y)
-        learn_array(self.learner, table_of(self.learner.encoder, X), targets, beside(X, w, "w"), names)
 
     def predict_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """Predict each row of a frame by the regression function: one column per output, with the frame's index."""
