@@ -17,7 +17,7 @@ from streammoe.checked import LARGEST_COUNT, array_of, require
 from streammoe.engine.bound_mixture import BoundMixture
 from streammoe.engine.mixture import Candidate, Scores, learning_options
 from streammoe.engine.products import MOST_FEATURES, features_of, linear
-from streammoe.engine.state import MMState, copy_state, is_finite, restored_state, state_at, widen, with_class
+from streammoe.engine.state import MMState, copy_state, restored_state, state_at, widen, with_class
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.features import CENTERED_AT
 from streammoe.kernels.state import LearningOptions, SingleExpert
@@ -278,10 +278,6 @@ class Single:
         other = copy.copy(self)
         other._take(copy_state(self.state, None if spare is None else spare.state))  # noqa: SLF001 - of the same class
         return other
-
-    def is_finite(self) -> bool:
-        """Return whether every number is finite."""
-        return is_finite(self.state)
 
     def arrays(self) -> Mapping[str, AnyArray]:
         """Return everything that affects future learning, as arrays named ``name.array``."""

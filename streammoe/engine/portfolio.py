@@ -349,11 +349,6 @@ class Portfolio(Noticed):
         beside = self.beside and self.beside.copied(None if spare is None else spare.beside)
         return Portfolio(singles, trust, beside, self.resting)
 
-    def is_finite(self) -> bool:
-        """Return whether every number of the members' own is finite."""
-        numbers = all(bool(np.isfinite(array).all()) for trust in self._trusts for array in trust)
-        return numbers and all(single.is_finite() for single in self.known)
-
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""
         own = {name: array for single in self.known for name, array in single.arrays().items()}

@@ -21,7 +21,6 @@ __all__ = [
     "UnsoundError",
     "copy_array",
     "copy_state",
-    "is_finite",
     "is_sound",
     "restart_average",
     "restored_state",
@@ -211,11 +210,6 @@ def _variances_shape(family: Family, n_experts: int, n_outputs: int) -> tuple[in
 def _check_variances(variances: FloatArray, name: str) -> None:
     own = np.diagonal(variances, axis1=-2, axis2=-1) if variances.ndim == 3 else variances
     require((own > 0.0).all(), f"array {name} holds variances that are not above 0")
-
-
-def is_finite(state: MMState) -> bool:
-    """Return whether every number in the state is finite."""
-    return all(bool(np.isfinite(array).all()) for array in state)
 
 
 def moved(old: AnyArray, at: IntArray, size: int, axis: int = -1, new: float = 0.0) -> AnyArray:

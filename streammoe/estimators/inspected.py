@@ -280,10 +280,6 @@ class Inspected(base.Estimator):
         leader = self.learner.phase.leader if self.learner.phase.is_fitted else None
         return math.nan if leader is None else mixture.convergence_residual(leader.residual)
 
-    def is_finite(self) -> bool:
-        """Return whether every number in the state is finite; anything else is a bug."""
-        return self.learner.phase.is_finite()
-
     def parameters(self, *, averaged: bool = False) -> dict[str, Any]:
         """Return copies of the parameters and statistics, in the model's own (standardized) coordinates.
 

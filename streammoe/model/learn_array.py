@@ -15,7 +15,7 @@ from streammoe.errors import InvalidEvent
 from streammoe.model.checks import event_weights
 from streammoe.model.learn_rows import Outcome, learn_run, learn_wider_run
 from streammoe.model.learner import SETTLED_AT, Learner, warn_of_columns
-from streammoe.model.tables import Events, Table, ordered_rows
+from streammoe.model.tables import Events, Table, ordered_rows, taken
 from streammoe.model.undo import poison_error
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray, IntArray
@@ -43,7 +43,7 @@ def learn_array(
     n = len(table.rows)
     targets = learner.targets
     if not targets.is_fixed:
-        with learner.outputs(targets.default_names(y, n) if names is None else names):
+        with learner.outputs(names or [f"y{q}" for q in range(targets.check_array(y, n).shape[1])]):
             return learn_array(learner, table, y, weights)
     weights, before = event_weights(weights, n), learner.n
     losses = _learn_weighted(learner, table, y, weights)
@@ -73,7 +73,7 @@ def _learn_weighted(learner: Learner, table: Table, y: Any, weights: FloatArray)
     used = np.flatnonzero(weights)
     losses = np.full(len(weights), np.nan)
     if used.size:
-        losses[used] = _learn_all(learner, table.select(used), _select(targets, used), weights[used], used)
+        losses[used] = _learn_all(learner, table.part(used), taken(targets, used), weights[used], used)
     return losses
 
 
@@ -145,8 +145,3 @@ def _accepted(outcome: Outcome, start: int) -> FloatArray:
         row = min(outcome.rejected)
         raise _Refused(start + row, outcome.rejected[row])
     return outcome.losses
-
-
-def _select(targets: Any, used: IntArray) -> Any:
-    """Return the targets of the selected rows; in a list, labels keep their types."""
-    return targets[used] if isinstance(targets, np.ndarray) else [targets[at] for at in used]

@@ -239,7 +239,7 @@ def _learn_screened(learner: Learner, events: Events, rejected: dict[int, Invali
             rejected[at] = encoder.out_of_range(X[at], Y[at], verdict)
     if not len(used):
         return _none_used(learner, Y, rejected)
-    scores = learner.learn_events(events.select(used), traced=traced)
+    scores = learner.learn_events(events.part(used), traced=traced)
     learned, losses = np.zeros(len(X), np.bool_), np.full(len(X), np.nan)
     predictions = np.full((len(X), scores.predictions.shape[1]), np.nan)
     learned[used], losses[used], predictions[used] = ~np.isnan(Y[used, 0]), scores.losses, scores.predictions

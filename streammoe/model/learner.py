@@ -28,7 +28,7 @@ from streammoe.model.phase import Phase
 from streammoe.model.size import excess
 from streammoe.model.streaming import Empty, Streaming
 from streammoe.model.tables import Events, Texts
-from streammoe.model.targets import Targets
+from streammoe.model.targets import ClassTarget, Targets
 from streammoe.model.undo import Notes, Undo, poison_error
 from streammoe.options import ClassifierOptions, Options
 from streammoe.text import shown, some_of
@@ -419,8 +419,8 @@ class Learner:
         context.options = options
         context.encoder.change(options.range_factor, options.max_levels)
         context.resize_reservoir()
-        if isinstance(options, ClassifierOptions):
-            context.targets.allow(options.max_classes)
+        if isinstance(options, ClassifierOptions) and isinstance(context.targets, ClassTarget):
+            context.targets.max_classes = options.max_classes
         self.undo.forget()
 
     def start(self, state: MMState) -> None:

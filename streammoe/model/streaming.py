@@ -18,7 +18,6 @@ from streammoe.engine.state import (
     UnsoundError,
     copy_array,
     copy_state,
-    is_finite,
     restart_average,
     state_arrays,
     unsound_parts,
@@ -451,9 +450,6 @@ class Streaming(Noticed, Phase):
     def restart_average(self) -> None:
         """Restart the served average at the current parameters."""
         self.leader = self.leader._replace(state=restart_average(self.leader.state))
-
-    def is_finite(self) -> bool:
-        return is_finite(self.leader.state) and (self.portfolio is None or self.portfolio.is_finite())
 
 
 def _report_idle(context: Context, mixture: Candidate, n: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -13,10 +12,8 @@ import numpy as np
 
 from streammoe.checked import as_json, names_of
 from streammoe.columns.values import NO_TARGET, check_name, number, type_in_words
-from streammoe.distributions import Gaussian, Mixture, MultivariateMixture
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.experts import Family
-from streammoe.kernels.state import Trace
 from streammoe.model.checks import finite_array, names_in, rectangle
 from streammoe.options import is_label
 from streammoe.text import shown
@@ -112,17 +109,6 @@ class Targets(ABC):
         """Return predictions (n, n_outputs) of a model that has learned nothing."""
         return np.zeros((n, self.n_outputs))
 
-    def distribution(self, trace: Trace, variances: FloatArray | None, scale: FloatArray) -> Any:
-        """Return the distribution of numeric targets that a model's trace of one event describes.
-
-        Args:
-            trace: trace of the event.
-            variances: (K, Q) or (K, Q, Q) of each component of what predicted, in its coordinates; None before there
-                is anything.
-            scale: (Q,) scale of its coordinates, in the targets' own units.
-        """
-        raise NotImplementedError
-
     # -- Outputs that come with events -----------------------------------------------------------------------------
 
     def add(self, label: Any) -> int:
@@ -135,14 +121,6 @@ class Targets(ABC):
 
     def names_in(self, given: Iterable[Any]) -> list[Any]:
         """Return the names of the outputs in the order of the parameters; `given` must be all of them, in any order."""
-        raise NotImplementedError
-
-    def default_names(self, y: AnyArray, n: int) -> list[Any]:
-        """Return names of the outputs for an array of targets of n rows."""
-        return self.names
-
-    def allow(self, max_classes: int) -> None:
-        """Set the maximum number of labels from now on."""
         raise NotImplementedError
 
     # -- In a checkpoint -------------------------------------------------------------------------------------------
@@ -223,28 +201,12 @@ class NumericTarget(Targets):
             raise InvalidEvent(msg, reason="wrong_shape", feature="target")
         return found
 
-    def default_names(self, y: AnyArray, n: int) -> list[Any]:
-        return [f"y{q}" for q in range(self.check_array(y, n).shape[1])]
-
     def read(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
         found = np.array(targets, dtype=np.float64)
         return found.reshape(n, self.n_outputs or found.size // max(n, 1)), np.zeros(n, np.bool_), {}
 
     def many(self, predictions: FloatArray) -> FloatArray:
         return predictions[:, 0].copy() if self.is_number else predictions
-
-    def distribution(
-        self, trace: Trace, variances: FloatArray | None, scale: FloatArray
-    ) -> Mixture | MultivariateMixture:
-        (shares, means, own, ranks, _), noise, Q = trace, self.family.noise, self.n_outputs
-        names = tuple(self.lagged_names)
-        if variances is None:
-            joint = MultivariateMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), Gaussian(tail=math.inf), names)
-        else:
-            within = variances * np.outer(scale, scale) if variances.ndim == 3 else own[0]
-            calibrated = ranks[0] if ranks.size else None
-            joint = MultivariateMixture(shares[0], means[0], within, noise, names, calibrated)
-        return joint.marginal(names[0]) if self.is_number else joint
 
     def arrays(self) -> dict[str, AnyArray]:
         return {} if self.is_number else {"encoder.targets": as_json(self.names)}
@@ -278,9 +240,6 @@ class ClassTarget(Targets):
     @property
     def most_outputs(self) -> int:
         return self.max_classes if self.classes is None else len(self.classes)
-
-    def allow(self, max_classes: int) -> None:
-        self.max_classes = max_classes
 
     def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
         label = _plain(y)

@@ -100,7 +100,7 @@ def test_before_it_learns_a_model_says_that_it_knows_nothing():
     event, rows = {"a": 1.0}, np.ones((2, 1))
     regressor, classifier, outputs = MoERegressor(), MoEClassifier(), MoEMultiTargetRegressor()
     assert (regressor.predict_one(event), regressor.predict_array(rows).tolist()) == (0.0, [0.0, 0.0])
-    assert (regressor.n, regressor.feature_names, regressor.is_warming_up, regressor.is_finite()) == (0, [], True, True)
+    assert (regressor.n, regressor.feature_names, regressor.is_warming_up) == (0, [], True)
     assert (classifier.predict_one(event), classifier.predict_proba_one(event)) == (None, {})
     assert classifier.predict_array(rows).tolist() == [None, None]
     assert (outputs.output_names, outputs.predict_one(event)) == ([], {})
