@@ -27,7 +27,7 @@ from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts, problem_of
 from streammoe.model import fitting
-from streammoe.model.checks import is_amount, is_one_of, is_whole
+from streammoe.model.checks import is_amount, is_whole
 from streammoe.model.gathering import gathering
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
@@ -93,8 +93,9 @@ class FitPlan(NamedTuple):
         if problem := problem_of(model):
             raise ConfigError(f"model: {problem}")
         start, rounds, tolerance, on_round = self
+        is_known = type(start) is str and start in STARTS
         rules = [
-            (is_one_of(start, STARTS), f"start: {shown(start)} is not known; choose one of {', '.join(STARTS)}"),
+            (is_known, f"start: {shown(start)} is not known; choose one of {', '.join(STARTS)}"),
             (is_whole(rounds, 1), f"rounds: got {shown(rounds)}; it must be a whole number ≥ 1"),
             (is_amount(tolerance), f"tolerance: got {shown(tolerance)}; it must be a finite number ≥ 0"),
             (
@@ -102,11 +103,11 @@ class FitPlan(NamedTuple):
                 f"on_round: got {shown(on_round)}; it must be a function of a Round",
             ),
             (
-                not is_one_of(start, ("model",)) or not model.is_warming_up,
+                not (is_known and start == "model" and model.is_warming_up),
                 'start: "model" needs a model that has parameters; the warm-up of this one is not over; use "warmup"',
             ),
             (
-                not is_one_of(start, ("warmup",)) or model.n == 0,
+                not (is_known and start == "warmup" and model.n),
                 f'start: "warmup" needs a model that has learned nothing, and not {model.n} events; use "model" here',
             ),
         ]

@@ -97,14 +97,16 @@ class PageHinkley:
     )
 
 
-def _names(value: object) -> object:
-    if value is None:
-        return ()
-    if not isinstance(value, tuple | list) or not all(map(_is_name, value)):
-        raise ValueError("must be a list of feature names")
-    if repeated := sorted({name for name in value if value.count(name) > 1}, key=str):
-        raise ValueError(f"must name each feature once, but repeats {', '.join(map(str, repeated))}")
+def _listed(value: object, is_one: Callable[[object], bool], things: str, thing: str) -> tuple[Any, ...]:
+    if not isinstance(value, tuple | list) or not all(map(is_one, value)):
+        raise ValueError(f"must be a list of {things}")
+    if repeated := sorted({each for each in value if value.count(each) > 1}, key=str):
+        raise ValueError(f"must name each {thing} once, but repeats {', '.join(map(str, repeated))}")
     return tuple(value)
+
+
+def _names(value: object) -> object:
+    return () if value is None else _listed(value, _is_name, "feature names", "feature")
 
 
 def _is_name(value: object) -> bool:
@@ -147,13 +149,10 @@ CHOICES: Mapping[str, Choice] = {
 def _labels(value: object) -> object:
     if value is None:
         return None
-    if not isinstance(value, (list, tuple)) or not all(map(is_label, value)):
-        raise ValueError("must be a list of labels: texts, finite numbers or booleans")
-    if repeated := sorted({label for label in value if value.count(label) > 1}, key=str):
-        raise ValueError(f"must name each label once, but repeats {', '.join(map(str, repeated))}")
-    if len(value) < 2:
+    labels = _listed(value, is_label, "labels: texts, finite numbers or booleans", "label")
+    if len(labels) < 2:
         raise ValueError("must name at least two labels; left out, labels are taken as they come")
-    return tuple(value)
+    return labels
 
 
 def is_label(value: object) -> bool:
@@ -371,12 +370,6 @@ class Options(Section):
         """
         allowed = policies or ("reload", "restart", "rise")
         return sorted(name for name, field in cls.model_fields.items() if facts_of(field).change in allowed)
-
-    @property
-    def default_schedule(self) -> Schedule:
-        """The schedule where none is given."""
-        default: Schedule = type(self).model_fields["schedule"].default
-        return default
 
     @property
     def averaging_kind(self) -> str | None:

@@ -10,13 +10,15 @@ import difflib
 from collections.abc import Iterable, Sequence
 from functools import wraps
 from inspect import signature
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from streammoe.distributions import ExpertNoise
 from streammoe.estimators.base import MixtureOfExperts
+from streammoe.experts import family_of
 from streammoe.model import predicting
+from streammoe.model.targets import NumericTarget
 from streammoe.options import (
     MODELS,
     AnyClass,
@@ -70,6 +72,11 @@ class RegressorArguments(MixtureOfExperts):
         lags: int | str | Lags | AutoLags | None = "auto",
     ) -> None:
         super().__init__(locals())
+
+    def _new_targets(self) -> NumericTarget:
+        return NumericTarget(
+            family_of(cast("RegressorOptions", self.options).expert), is_number=not self.several_outputs
+        )
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
         """Predict each row of X (n, P) by the regression function, shape (n,), or (n, Q) for several outputs."""

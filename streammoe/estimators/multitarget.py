@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from river import base
@@ -12,10 +12,8 @@ from streammoe.distributions import Gaussian, MultivariateMixture
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import RegressorArguments, named_after_class
 from streammoe.estimators.frames import frame_like, table_of
-from streammoe.experts import family_of
 from streammoe.model import predicting
 from streammoe.model.parameters import experts_in
-from streammoe.model.targets import NumericTarget
 from streammoe.options import FeatureOptions, RegressorOptions, documented
 
 if TYPE_CHECKING:
@@ -53,9 +51,6 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         yield {"n_experts": 2, "warmup": 15}
         yield {"n_experts": 3, "warmup": 0, "expert": Gaussian("full")}
         yield {"n_experts": 2, "warmup": 15, "expert": "student_t"}
-
-    def _new_targets(self) -> NumericTarget:
-        return NumericTarget(family_of(cast("RegressorOptions", self.options).expert), is_number=False)
 
     @classmethod
     def _blank(cls, parameters: Mapping[str, Any], arguments: Mapping[str, Any]) -> Self:

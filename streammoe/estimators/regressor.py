@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from river import base
 
 from streammoe.distributions import Mixture
 from streammoe.estimators.arguments import RegressorArguments, named_after_class
 from streammoe.estimators.frames import series_like, table_of
-from streammoe.experts import family_of
 from streammoe.model import predicting
-from streammoe.model.targets import NumericTarget
 from streammoe.options import FeatureOptions, RegressorOptions, documented
 
 if TYPE_CHECKING:
@@ -58,9 +56,6 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
         yield {"n_experts": 2, "warmup": 60, "expert": "student_t"}
         yield {"n_experts": 2, "warmup": 0, "expert": "laplace"}
         yield {"n_experts": 2, "warmup": 60, "lags": 2}
-
-    def _new_targets(self) -> NumericTarget:
-        return NumericTarget(family_of(cast("RegressorOptions", self.options).expert), is_number=True)
 
     # -- River's contract ------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,6 @@ LARGEST_WEIGHT = 1e6
 def is_whole(value: object, least: int) -> bool:
     """Return whether `value` is an integer of at least `least`."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
-
-
-def is_one_of(value: object, known: Container[Any]) -> bool:
-    """Return whether `value` is one of the `known` strings, or None if `known` contains it."""
-    return (value is None or isinstance(value, str)) and value in known
 
 
 def is_amount(value: object) -> bool:

@@ -122,7 +122,7 @@ class Context(Noticed):
         options = self.options
         if self.detector is None or self.detector.last is None or options.drift is None:
             return options.schedule
-        again = options.default_schedule if options.schedule.forgets else options.schedule
+        again = type(options).model_fields["schedule"].default if options.schedule.forgets else options.schedule
         return Restarted(options.schedule, again, self.detector.last.n, options.drift.restart)
 
     @property

@@ -65,7 +65,7 @@ def test_steps_iterates_and_the_average_are_those_of_the_reference(kind, family,
     m = begin - WARMUP + (WARMUP - parameters) // 2  # iterates that the warm-up's fit counts for
     losses = copy.deepcopy(model).learn_array(X[WARMUP:], y[WARMUP:])
     schedule = model.options.schedule
-    again = model.options.default_schedule if schedule.forgets else schedule
+    again = type(model.options).model_fields["schedule"].default if schedule.forgets else schedule
     steps = Steps(schedule, again, (model.drift or PageHinkley()).restart)
     model.learn_array(X[WARMUP:begin], y[WARMUP:begin])
     assert not any(steps.learned(n, losses[n - WARMUP - 1]) for n in range(WARMUP + 1, begin + 1))
