@@ -27,7 +27,7 @@ from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts, problem_of
 from streammoe.model import fitting
-from streammoe.model.checks import is_amount, is_whole
+from streammoe.model.checks import by_rows, is_amount, is_whole
 from streammoe.model.gathering import gathering
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray
@@ -223,11 +223,7 @@ def _gather_events(model: Any, X: Sequence[Mapping[Any, Any]], y: Any, weights: 
     if not len(X) == len(targets) == len(counts):
         message = f"X: got {len(X)} events, {len(targets)} targets and {len(counts)} weights; each event needs its own"
         raise InvalidEvent(message, reason="wrong_shape")
-    for row, (event, target, weight) in enumerate(zip(X, targets, counts, strict=True)):
-        try:
-            model.learn_one(event, target, weight)
-        except InvalidEvent as error:
-            raise error.at_row(row) from None
+    by_rows(lambda event: model.learn_one(*event), zip(X, targets, counts, strict=True))
 
 
 def _mean(values: AnyArray, weights: FloatArray) -> float:

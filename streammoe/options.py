@@ -58,7 +58,6 @@ AnyOptions = TypeVar("AnyOptions", bound="Options")
 Bound: TypeAlias = Literal["sharp", "adaptive", "tight", "paper"]
 Serve: TypeAlias = Literal["portfolio", "polyak"]
 Curved: TypeAlias = Literal["auto", "on", "off"]
-AnyClass = TypeVar("AnyClass", bound=type)
 
 
 # -- Objects -----------------------------------------------------------------------------------------------------------
@@ -557,20 +556,15 @@ def _read(options: type[Options], name: str, table: dict[str, Any]) -> object:
         raise ConfigError(*(sentence(error, {}, f"{name}.") for error in errors_of(invalid))) from None
 
 
-def documented(*tables: type[Section]) -> Callable[[AnyClass], AnyClass]:
-    """Return a decorator that gives an estimator's docstring its section "Parameters", in the signature's order."""
-    fields = {name: field for table in tables for name, field in table.model_fields.items()}
-
-    def decorate(estimator: AnyClass) -> AnyClass:
-        before, headline, after = (estimator.__doc__ or "").partition("    Examples:\n")
-        names = list(signature(estimator).parameters)
-        section = "".join(f"{name}\n{indent(prose(name, fields[name]), ' ' * 4)}\n" for name in names)
-        if headline:  # python -OO drops docstrings
-            parameters = indent(f"Parameters\n----------\n{section}\n", " " * 4)
-            estimator.__doc__ = before + parameters + headline + after
-        return estimator
-
-    return decorate
+def document(estimator: Any) -> None:
+    """Give the docstring of an estimator its section "Parameters", in the signature's order."""
+    fields = {**estimator.options_type.model_fields, **FeatureOptions.model_fields}
+    before, headline, after = (estimator.__doc__ or "").partition("    Examples:\n")
+    names = list(signature(estimator).parameters)
+    section = "".join(f"{name}\n{indent(prose(name, fields[name]), ' ' * 4)}\n" for name in names)
+    if headline:  # python -OO drops docstrings
+        parameters = indent(f"Parameters\n----------\n{section}\n", " " * 4)
+        estimator.__doc__ = before + parameters + headline + after
 
 
 def prose(name: str, field: FieldInfo) -> str:

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 from functools import wraps
 from inspect import signature
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from streammoe.model import predicting
 from streammoe.model.targets import NumericTarget
 from streammoe.options import (
     MODELS,
-    AnyClass,
     Auto,
     AutoLags,
     Averaging,
@@ -32,9 +31,12 @@ from streammoe.options import (
     PageHinkley,
     RegressorOptions,
     Serve,
+    document,
 )
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, FloatArray, as_python
+
+AnyClass = TypeVar("AnyClass", bound=type)
 
 
 class RegressorArguments(MixtureOfExperts):
@@ -134,8 +136,9 @@ class ClassifierArguments(MixtureOfExperts):
         super().__init__({**locals(), "classes": plain_labels(classes)})
 
 
-def named_after_class(estimator: AnyClass) -> AnyClass:
-    """Let errors about a constructor's arguments name this class, where Python would name the base that defines it."""
+def complete(estimator: AnyClass) -> AnyClass:
+    """Document the arguments of an estimator, and let errors about them name it, and not the base that takes them."""
+    document(estimator)
     made: Any = estimator
     construct = made.__init__
     own = signature(construct)

@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from river import base
 
 from streammoe.errors import ConfigError
-from streammoe.estimators.arguments import ClassifierArguments, named_after_class
+from streammoe.estimators.arguments import ClassifierArguments, complete
 from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.experts import families
 from streammoe.model import predicting
 from streammoe.model.parameters import experts_in
 from streammoe.model.targets import ClassTarget, Label, likeliest
-from streammoe.options import ClassifierOptions, FeatureOptions, documented
+from streammoe.options import ClassifierOptions
 from streammoe.types import AnyArray, FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@named_after_class
-@documented(ClassifierOptions, FeatureOptions)
+@complete
 class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     """Mixture of multinomial logistic experts with a learned softmax gate, trained one event at a time.
 

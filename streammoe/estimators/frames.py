@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,6 +14,7 @@ from streammoe.columns.encoder import Encoder
 from streammoe.columns.kinds import ColumnKind
 from streammoe.columns.values import READERS_IN_PYTHON, check_name, is_missing, type_in_words
 from streammoe.errors import InvalidEvent
+from streammoe.model.checks import by_rows
 from streammoe.model.tables import Table, table_of_array
 from streammoe.model.targets import Targets
 from streammoe.text import shown, some_of
@@ -100,7 +102,6 @@ def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
     rows = np.full((len(X), len(names)), np.nan)
     texts: dict[Any, list[str | None]] = {}
     kinds: dict[Any, ColumnKind] = {}
-    column: Any
     stated = [name for name in names if X[name].dtype == "category"]
     errors: list[InvalidEvent] = []
     for j, name in enumerate(names):
@@ -108,12 +109,12 @@ def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
         kind = _kind(encoder, name, values, is_stated=name in stated)
         if kind is None:  # there is no value
             continue
-        kinds[name], column = kind, rows[:, j]
-        if kind == "category":
-            values = X[name].tolist()  # whole numbers as such, however large
-            texts[name] = column = [None] * len(X)
+        kinds[name] = kind
         try:
-            _read(column, values, kind, name)
+            if kind == "category":
+                texts[name] = _read(X[name].tolist(), kind, name)  # whole numbers as such, however large
+            else:
+                rows[:, j] = _read(values, kind, name)
         except InvalidEvent as error:
             errors.append(encoder.columns.given.explained(error))
     if errors:
@@ -132,18 +133,12 @@ def _kind(encoder: Encoder, name: Any, values: Iterable[Any], *, is_stated: bool
     return "category"
 
 
-def _read(column: Any, values: AnyArray | list[Any], kind: ColumnKind, name: Any) -> None:
-    """Read the values of a column into a list or an array, up to the first one that is rejected."""
+def _read(values: AnyArray | list[Any], kind: ColumnKind, name: Any) -> Any:
+    """Return the values of a column: texts, None where missing, or numbers, NaN where missing."""
     if kind != "category" and isinstance(values, np.ndarray) and not np.isinf(values).any():
-        column[:] = values
-        return
-    read = READERS_IN_PYTHON["number" if kind == "boolean" else kind]
-    for i, value in enumerate(values):
-        try:
-            if not is_missing(value):
-                column[i] = read(value, name)
-        except InvalidEvent as error:
-            raise error.at_row(i) from None
+        return values
+    read, missing = READERS_IN_PYTHON["number" if kind == "boolean" else kind], None if kind == "category" else math.nan
+    return by_rows(lambda value: missing if is_missing(value) else read(value, name), values)
 
 
 def _absent(encoder: Encoder, names: Sequence[Any]) -> list[Any]:

@@ -10,18 +10,16 @@ from river import base
 
 from streammoe.distributions import Gaussian, MultivariateMixture
 from streammoe.errors import ConfigError
-from streammoe.estimators.arguments import RegressorArguments, named_after_class
+from streammoe.estimators.arguments import RegressorArguments, complete
 from streammoe.estimators.frames import frame_like, table_of
 from streammoe.model import predicting
 from streammoe.model.parameters import experts_in
-from streammoe.options import FeatureOptions, RegressorOptions, documented
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@named_after_class
-@documented(RegressorOptions, FeatureOptions)
+@complete
 class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
     """Mixture of linear experts with several outputs and one learned softmax gate, trained one event at a time.
 

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from river import base
 
 from streammoe.distributions import Mixture
-from streammoe.estimators.arguments import RegressorArguments, named_after_class
+from streammoe.estimators.arguments import RegressorArguments, complete
 from streammoe.estimators.frames import series_like, table_of
 from streammoe.model import predicting
-from streammoe.options import FeatureOptions, RegressorOptions, documented
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@named_after_class
-@documented(RegressorOptions, FeatureOptions)
+@complete
 class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
     """Mixture of linear experts with a learned softmax gate, trained one event at a time.
 

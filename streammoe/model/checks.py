@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,17 @@ def event_weights(weights: AnyArray | None, n: int) -> FloatArray:
         row = int(bad[0])
         msg = f"row {row}: the weight {found[row]:g} is not in [0, {LARGEST_WEIGHT:g}]; 1 is the default"
         raise InvalidEvent(msg, reason="out_of_range", feature="w", row=row)
+    return found
+
+
+def by_rows(read: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
+    """Return what a function makes of each row; the first that it rejects with `InvalidEvent` has its index there."""
+    found = []
+    for row, value in enumerate(rows):
+        try:
+            found.append(read(value))
+        except InvalidEvent as error:
+            raise error.at_row(row) from None
     return found
 
 

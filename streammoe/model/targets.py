@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -14,7 +15,7 @@ from streammoe.checked import as_json, names_of
 from streammoe.columns.values import NO_TARGET, check_name, number, type_in_words
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.experts import Family
-from streammoe.model.checks import finite_array, names_in, rectangle
+from streammoe.model.checks import by_rows, finite_array, names_in, rectangle
 from streammoe.options import is_label
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
@@ -267,13 +268,7 @@ class ClassTarget(Targets):
             msg = f"y: got shape {found.shape} for {n} rows; it must hold one label for each row of X"
             raise InvalidEvent(msg, reason="wrong_shape", feature="target")
         labels: list[Label] = found.tolist()
-        if found.dtype == object:
-            for row, label in enumerate(labels):
-                try:
-                    labels[row] = _plain(label)
-                except InvalidEvent as error:
-                    raise error.at_row(row) from None
-        return labels
+        return by_rows(_plain, labels) if found.dtype == object else labels
 
     def read(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
         Y = np.zeros((n, 1))
@@ -344,13 +339,9 @@ def _numbers(y: AnyArray) -> AnyArray:
     found = rectangle(y, "target")
     if found.dtype.kind not in "OUS" or not found.ndim or isinstance(found, np.ma.MaskedArray):
         return found
-    numbers = np.empty(found.shape)
-    for place, value in np.ndenumerate(found):
-        try:
-            numbers[place] = _number(value, "target")
-        except InvalidEvent as error:
-            raise error.at_row(place[0]) from None
-    return numbers
+    rows = found.reshape(len(found), math.prod(found.shape[1:])).tolist()
+    numbers = by_rows(lambda row: [_number(value, "target") for value in row], rows)
+    return np.array(numbers, dtype=np.float64).reshape(found.shape)
 
 
 def likeliest(labels: Sequence[Label], probabilities: FloatArray) -> AnyArray:
