@@ -30,7 +30,7 @@ from streammoe.model import fitting
 from streammoe.model.checks import by_rows, is_amount, is_whole
 from streammoe.model.gathering import gathering
 from streammoe.text import shown
-from streammoe.types import AnyArray, FloatArray
+from streammoe.types import AnyArray
 
 __all__ = ["STARTS", "Fit", "FitPlan", "Listener", "Round", "fit", "fit_gathered"]
 
@@ -53,12 +53,20 @@ class Fit:
     """Why the fit ended."""
     log_loss: float
     """Weighted mean of −log s(y|x) over the rows under the model, in the target's own units, in nats."""
-    rmse: float | None
-    """Root of the weighted mean squared error over rows and outputs; None for classifiers."""
-    accuracy: float | None
-    """Weighted fraction of rows whose likeliest class is correct; None for regressors."""
+    score: float
+    """Weighted mean squared error over rows and outputs, or fraction of rows whose likeliest class is correct."""
     seconds: float
     """Duration of the fit, starts included."""
+
+    @property
+    def rmse(self) -> float | None:
+        """Root of the weighted mean squared error over rows and outputs; None for classifiers."""
+        return None if self.model.is_classifier else math.sqrt(self.score)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Weighted fraction of rows whose likeliest class is correct; None for regressors."""
+        return self.score if self.model.is_classifier else None
 
     @property
     def converged(self) -> bool:
@@ -189,19 +197,13 @@ def fit_gathered(model: MixtureOfExperts, plan: FitPlan) -> Fit:
         )
     except UnsoundError as error:
         raise not_converged(error) from error
-    classify = model.is_classifier
-    squares = np.empty((0, 1)) if classify else (done.targets - done.predictions) ** 2
-    return Fit(
-        model=model,
-        start=plan.start,
-        n=len(done.losses),
-        trace=done.descent.trace,
-        reason=done.descent.reason,
-        log_loss=_mean(done.losses, done.weights),
-        rmse=None if classify else math.sqrt(_mean(squares.mean(axis=1), done.weights)),
-        accuracy=_mean(done.predictions.argmax(axis=1) == done.targets[:, 0], done.weights) if classify else None,
-        seconds=time.perf_counter() - began,
-    )
+    if model.is_classifier:
+        scores = done.predictions.argmax(axis=1) == done.targets[:, 0]
+    else:
+        scores = ((done.targets - done.predictions) ** 2).mean(axis=1)
+    log_loss, score = (float(np.average(each, weights=done.weights)) for each in (done.losses, scores))
+    trace, reason = done.descent.trace, done.descent.reason
+    return Fit(model, plan.start, len(scores), trace, reason, log_loss, score, time.perf_counter() - began)
 
 
 def _gather(model: Any, X: Any, y: Any, weights: AnyArray | None, feature_names: Sequence[Any] | None) -> None:
@@ -224,7 +226,3 @@ def _gather_events(model: Any, X: Sequence[Mapping[Any, Any]], y: Any, weights: 
         message = f"X: got {len(X)} events, {len(targets)} targets and {len(counts)} weights; each event needs its own"
         raise InvalidEvent(message, reason="wrong_shape")
     by_rows(lambda event: model.learn_one(*event), zip(X, targets, counts, strict=True))
-
-
-def _mean(values: AnyArray, weights: FloatArray) -> float:
-    return float(np.sum(values * weights) / np.sum(weights))

@@ -68,11 +68,6 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
         labels = tuple(range(n_classes)) if labels is None else labels
         return super()._blank(parameters, {**arguments, "classes": labels})
 
-    @property
-    def class_labels(self) -> list[Label]:
-        """Labels encountered so far, or all that were given, in the order of the parameters."""
-        return self.output_names
-
     # -- River's contract ------------------------------------------------------------------------------------------
 
     def predict_proba_one(self, x: Mapping[Any, Any], **kwargs: Any) -> dict[Label, float]:
@@ -88,7 +83,7 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def predict_proba_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
-        """Predict the probability of each of `class_labels` for each row of X (n, P), shape (n, M)."""
+        """Predict the probability of each of `output_names` for each row of X (n, P), shape (n, M)."""
         probabilities: FloatArray = predicting.predict(self.learner, self._table(X, feature_names))
         return probabilities
 

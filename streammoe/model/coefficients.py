@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.columns.scaling import identity_scaler
 from streammoe.model.learner import Learner
 from streammoe.model.members import Inputs, Member, inputs_of, kept_rows, members_of
 from streammoe.types import FloatArray
@@ -43,9 +42,9 @@ class Coefficient(NamedTuple):
 def coefficients_of(learner: Learner) -> list[Coefficient]:
     """Return the coefficients of each expert of all members that predict, in the order of members and features."""
     found: list[Coefficient] = []
-    X, encoder = kept_rows(learner)[0], learner.encoder.copy()
-    encoder.scaler = identity_scaler(len(encoder.feature_names), encoder.n_outputs)._replace(fill=encoder.scaler.fill)
-    columns = encoder.design(encoder.hold(encoder.bounded(X))[0])[1][:, 1 : 1 + len(encoder.feature_names)]
+    X, encoder = kept_rows(learner)[0], learner.encoder
+    scaled = encoder.design(encoder.hold(encoder.bounded(X))[0])[1][:, 1 : 1 + len(encoder.feature_names)]
+    columns = encoder.scaler.center + encoder.scaler.scale * scaled
     for member in members_of(learner):
         inputs = inputs_of(learner, member.predictor.n_lags)
         found += _of_member(learner, member, inputs, columns)

@@ -82,15 +82,15 @@ def main_mixture(members: Sequence[Member]) -> Member | None:
     return max((member for member in members if member.name in OF_MIXTURE), key=lambda each: each.share, default=None)
 
 
-def kept_rows(learner: Learner) -> tuple[FloatArray, FloatArray]:
-    """Return raw rows (m, F) and targets (m, Q) of learned events that the model keeps, `MOST_ROWS` at most.
+def kept_rows(learner: Learner, most: int = MOST_ROWS) -> tuple[FloatArray, FloatArray]:
+    """Return raw rows (m, F) and targets (m, Q) of learned events that the model keeps, so many at most.
 
     They are from its sample of all events, the option `reservoir`, or else the latest ones; none if it keeps none.
     """
     _, X, Y, _ = learner.reservoir_rows()
     if not len(X):
         X, Y, _ = learner.context.recent.rows(len(learner.encoder.fields))
-    at = np.linspace(0, len(X) - 1, min(len(X), MOST_ROWS)).astype(np.int64)
+    at = np.linspace(0, len(X) - 1, min(len(X), most)).astype(np.int64)
     return X[at], Y[at]
 
 

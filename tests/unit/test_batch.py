@@ -118,7 +118,7 @@ def test_new_columns_and_labels_join_a_model_that_continues():
     model.learn_array(X[known][:120], labels(y)[known][:120])
     events = [{"x0": a, "x1": b, "extra": a * b} for a, b in X.tolist()]
     batch.fit(model, events, labels(y).tolist(), start="model", rounds=3)
-    assert sorted(model.class_labels) == ["high", "low", "middle"]
+    assert sorted(model.output_names) == ["high", "low", "middle"]
     assert model.feature_names == ["x0", "x1", "extra"]
 
 

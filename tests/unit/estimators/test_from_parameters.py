@@ -51,4 +51,4 @@ def test_the_average_begins_again():
 
 def test_classes_are_numbers_unless_they_are_named():
     parameters = trained(MoEClassifier).parameters()
-    assert MoEClassifier.from_parameters(parameters, feature_names=NAMES).class_labels == [0, 1, 2]
+    assert MoEClassifier.from_parameters(parameters, feature_names=NAMES).output_names == [0, 1, 2]

@@ -50,7 +50,7 @@ def test_models_say_what_the_literal_mixture_of_the_served_experts_says(name):
         logits = np.append(theta["gate"] @ row, 0.0)
         shares = np.exp(logits) / np.exp(logits).sum()
         np.testing.assert_allclose(model.gate_one(x), shares, rtol=1e-9)
-        number = model.class_labels.index(target) if kind is MoEClassifier else np.atleast_1d(target)
+        number = model.output_names.index(target) if kind is MoEClassifier else np.atleast_1d(target)
         joint = literal.log_joint(row, row, number)
         total = np.logaddexp.reduce(joint)
         assert likelihood == pytest.approx(total, rel=1e-9)
