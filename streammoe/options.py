@@ -377,11 +377,6 @@ class Options(Section):
         return None if table is None else str(table["kind"])
 
     @property
-    def averaging_rate(self) -> float:
-        """Least weight of an iterate in an exponential average; others do not ask."""
-        return self.averaging.rate if isinstance(self.averaging, Exponential) else 0.0
-
-    @property
     def most_experts(self) -> int:
         """How many experts there may be."""
         return self.n_experts.max if isinstance(self.n_experts, Auto) else self.n_experts

@@ -82,8 +82,7 @@ class RegressorArguments(MixtureOfExperts):
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
         """Predict each row of X (n, P) by the regression function, shape (n,), or (n, Q) for several outputs."""
-        predictions: FloatArray = predicting.predict(self.learner, self._table(X, feature_names))
-        return predictions
+        return predicting.predict(self.learner, self._table(X, feature_names))
 
     def predict_interval_array(
         self, X: AnyArray, level: float = 0.9, *, feature_names: Sequence[Any] | None = None

@@ -84,8 +84,7 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
 
     def predict_proba_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
         """Predict the probability of each of `output_names` for each row of X (n, P), shape (n, M)."""
-        probabilities: FloatArray = predicting.predict(self.learner, self._table(X, feature_names))
-        return probabilities
+        return predicting.predict(self.learner, self._table(X, feature_names))
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> AnyArray:
         """Predict the likeliest label for each row of X (n, P), shape (n,); None before a label is known."""

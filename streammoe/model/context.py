@@ -157,7 +157,7 @@ class Context(Noticed):
             prior_strength=options.prior_strength,
             averaging=options.averaging_kind,
             schedule=options.schedule,
-            averaging_rate=options.averaging_rate,
+            least_weight=getattr(options.averaging, "rate", 0.0),
             recent_variances=options.has_portfolio,
             top_k=options.top_k,
             span=options.events_per_coefficient * self.encoder.n_expert_features,

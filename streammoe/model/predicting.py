@@ -18,7 +18,7 @@ from streammoe.model.learner import Learner
 from streammoe.model.phase import in_units
 from streammoe.model.streaming import Streaming
 from streammoe.model.tables import Table, raw_rows
-from streammoe.types import FloatArray
+from streammoe.types import AnyArray, FloatArray
 
 
 def score(
@@ -121,7 +121,7 @@ def gate_one(learner: Learner, x: Mapping[Any, Any]) -> FloatArray:
     return np.full(learner.n_experts, np.nan) if learner.state is None else shares[0]
 
 
-def predict(learner: Learner, table: Table) -> Any:
+def predict(learner: Learner, table: Table) -> AnyArray:
     """Predict the rows of a table, in the form of the targets."""
     scores, _ = score(learner, _rows(learner, table), None)
     return learner.targets.many(scores.predictions)

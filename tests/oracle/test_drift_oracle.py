@@ -87,7 +87,9 @@ def test_steps_iterates_and_the_average_are_those_of_the_reference(kind, family,
             row = np.array([1.0, *X[i]])
             oracle.learn(row, row, int(y[i]) if kind is MoEClassifier else np.atleast_1d(y[i]), given)
             m += 1
-            weight = weight_of(model.options.averaging_kind, model.options.averaging_rate, gamma, schedule.forgets)(m)
+            weight = weight_of(
+                model.options.averaging_kind, getattr(model.options.averaging, "rate", 0.0), gamma, schedule.forgets
+            )(m)
             theta = oracle.theta
             served = {name: value + weight * (theta[name] - value) for name, value in served.items()}
             if model.drift is not None and steps.learned(n, losses[i - WARMUP]):
