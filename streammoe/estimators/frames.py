@@ -16,7 +16,7 @@ from streammoe.columns.values import READERS_IN_PYTHON, check_name, is_missing, 
 from streammoe.errors import InvalidEvent
 from streammoe.model.checks import by_rows
 from streammoe.model.tables import Table, table_of_array
-from streammoe.model.targets import Targets
+from streammoe.model.targets import NumericTarget, Targets
 from streammoe.text import shown, some_of
 from streammoe.types import AnyArray
 
@@ -67,8 +67,7 @@ def table_by_names(encoder: Encoder, X: Any, feature_names: Sequence[Any] | None
 
 def targets_by_names(targets: Targets, y: Any) -> tuple[Any, list[Any] | None]:
     """Return targets in the order of the outputs, and the names of those, if it is a frame of several outputs."""
-    frame = None if targets.is_number or targets.are_labels else frame_of(y, "y")
-    if frame is None:
+    if not isinstance(targets, NumericTarget) or targets.is_number or (frame := frame_of(y, "y")) is None:
         return y, None
     names = targets.names_in(frame.columns)
     return frame[names].to_numpy(), names

@@ -248,7 +248,9 @@ class Inspected(base.Estimator):
 
     def gate_one(self, x: Mapping[Any, Any]) -> FloatArray:
         """Return the gate's probabilities g_k(x), (K,); NaN during warm-up."""
-        return predicting.gate_one(self.learner, x)
+        learner = self.learner
+        _, shares = predicting.score(learner, learner.context.with_last(learner.encoder.row(x)), None)
+        return np.full(learner.n_experts, np.nan) if learner.state is None else shares[0]
 
     def experts(self) -> list[dict[str, Any]]:
         """Return diagnostics of each expert; empty during warm-up.

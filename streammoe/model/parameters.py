@@ -11,7 +11,6 @@ from streammoe.columns.fitting import ranges_of, set_ranges
 from streammoe.columns.scaling import Scaler
 from streammoe.engine.state import state_at
 from streammoe.errors import ConfigError
-from streammoe.kernels.state import Prior
 from streammoe.model.checks import is_whole, names_in
 from streammoe.model.learner import Learner
 from streammoe.text import shown
@@ -88,7 +87,10 @@ def continue_from(learner: Learner, parameters: Mapping[str, Any], feature_names
     n = int(parameters["n"])
     prior = family.unit_prior(options.prior_strength, wide_w, wide_v, Q)
     if "prior" in parameters:
-        prior = _given_prior(prior, parameters["prior"], p_w, p_v)
+        given = {"variances": prior.variances, **parameters["prior"]}
+        own = {"gate_gram": (p_w,), "expert_gram": (p_v,), "experts": (N, p_v), "variances": prior.variances.shape}
+        entries: Any = {each: _shaped(given, each, own[each], getattr(prior, each).shape) for each in own}
+        prior = prior._replace(**entries)
     if "scale" in parameters:
         encoder.scaler = Scaler(**{k: np.array(v, dtype=np.float64) for k, v in parameters["scale"].items()})
     if "ranges" in parameters:
@@ -101,18 +103,6 @@ def continue_from(learner: Learner, parameters: Mapping[str, Any], feature_names
         decay=float(parameters.get("decay", 1.0)),
     )
     learner.start(state)
-
-
-def _given_prior(blank: Prior, given: Mapping[str, Any], p_w: int, p_v: int) -> Prior:
-    """Return a prior with the given entries, of so many features, in place of those of a blank one."""
-    (n_variances,), (N, wide_v), (wide_w,) = blank.variances.shape, blank.experts.shape, blank.gate_gram.shape
-    given = {"variances": np.ones(n_variances), **given}
-    return blank._replace(
-        gate_gram=_shaped(given, "gate_gram", (p_w,), (wide_w,)),
-        expert_gram=_shaped(given, "expert_gram", (p_v,), (wide_v,)),
-        experts=_shaped(given, "experts", (N, p_v), (N, wide_v)),
-        variances=_shaped(given, "variances", (n_variances,), (n_variances,)),
-    )
 
 
 def experts_in(parameters: object) -> FloatArray:

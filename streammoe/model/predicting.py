@@ -69,7 +69,7 @@ def predict_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
         found = phase.bound(context).predict(row, is_next)
         if found is not None:
             return found if isinstance(found, float) else context.targets.one(found)
-    scores, _ = score(learner, _row(learner, x), None, is_next=is_next)
+    scores, _ = score(learner, context.with_last(context.encoder.row(x)), None, is_next=is_next)
     return context.targets.one(scores.predictions)
 
 
@@ -115,12 +115,6 @@ def interval_array(learner: Learner, table: Table, level: float) -> FloatArray:
     return intervals(learner, _rows(learner, table), level)
 
 
-def gate_one(learner: Learner, x: Mapping[Any, Any]) -> FloatArray:
-    """Return the gate's probabilities (K,); NaN before there is a mixture."""
-    _, shares = score(learner, _row(learner, x), None)
-    return np.full(learner.n_experts, np.nan) if learner.state is None else shares[0]
-
-
 def predict(learner: Learner, table: Table) -> AnyArray:
     """Predict the rows of a table, in the form of the targets."""
     scores, _ = score(learner, _rows(learner, table), None)
@@ -145,11 +139,6 @@ def _is_next(context: Context, row: Row) -> bool:
         return False
     context.past.shown = row
     return context.past.is_timely
-
-
-def _row(learner: Learner, x: Mapping[Any, Any]) -> FloatArray:
-    """Encode an event that is to be predicted."""
-    return learner.context.with_last(learner.encoder.row(x))
 
 
 def _next_row(learner: Learner, x: Mapping[Any, Any]) -> tuple[FloatArray, bool]:

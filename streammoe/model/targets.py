@@ -120,10 +120,6 @@ class Targets(ABC):
         """Fix the names of the outputs, in the given order."""
         raise ConfigError(f"set_targets: got {list(names)!r}; the outputs of this model have no names")
 
-    def names_in(self, given: Iterable[Any]) -> list[Any]:
-        """Return the names of the outputs in the order of the parameters; `given` must be all of them, in any order."""
-        raise NotImplementedError
-
     # -- In a checkpoint -------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -166,6 +162,7 @@ class NumericTarget(Targets):
         self.set_names(names)
 
     def names_in(self, given: Iterable[Any]) -> list[Any]:
+        """Return the names of the outputs in the order of the parameters; `given` must be all of them, in any order."""
         found = sorted(given, key=str)
         names = self.names or found
         if not names or len(found) != len(names) or set(found) != set(names):
