@@ -29,6 +29,7 @@ from streammoe.estimators import MixtureOfExperts, problem_of
 from streammoe.model import fitting
 from streammoe.model.checks import by_rows, is_amount, is_whole
 from streammoe.model.gathering import gathering
+from streammoe.model.predicting import score
 from streammoe.text import shown
 from streammoe.types import AnyArray
 
@@ -188,7 +189,7 @@ def fit_gathered(model: MixtureOfExperts, plan: FitPlan) -> Fit:
     """
     began = time.perf_counter()
     try:
-        done = fitting.fit_gathered(
+        descent, (X, Y, weights) = fitting.fit_gathered(
             model.learner,
             from_model=plan.start == "model",
             rounds=plan.rounds,
@@ -197,13 +198,10 @@ def fit_gathered(model: MixtureOfExperts, plan: FitPlan) -> Fit:
         )
     except UnsoundError as error:
         raise not_converged(error) from error
-    if model.is_classifier:
-        scores = done.predictions.argmax(axis=1) == done.targets[:, 0]
-    else:
-        scores = ((done.targets - done.predictions) ** 2).mean(axis=1)
-    log_loss, score = (float(np.average(each, weights=done.weights)) for each in (done.losses, scores))
-    trace, reason = done.descent.trace, done.descent.reason
-    return Fit(model, plan.start, len(scores), trace, reason, log_loss, score, time.perf_counter() - began)
+    losses, predictions, *_ = score(model.learner, X, Y)[0]
+    scores = predictions.argmax(axis=1) == Y[:, 0] if model.is_classifier else ((Y - predictions) ** 2).mean(axis=1)
+    log_loss, mean = (float(np.average(each, weights=weights)) for each in (losses, scores))
+    return Fit(model, plan.start, len(X), descent.trace, descent.reason, log_loss, mean, time.perf_counter() - began)
 
 
 def _gather(model: Any, X: Any, y: Any, weights: AnyArray | None, feature_names: Sequence[Any] | None) -> None:

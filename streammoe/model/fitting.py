@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from streammoe.kernels.state import Prior
 from streammoe.model.context import Context
 from streammoe.model.gathering import gathered
 from streammoe.model.learner import Learner
-from streammoe.model.predicting import score
 from streammoe.types import BoolArray, FloatArray
 
 RESTARTS = 5
@@ -30,20 +29,6 @@ Run: TypeAlias = Callable[..., tuple[Descent, MMState]]
 """`streammoe.engine.batch.fit` with its stopping rules bound."""
 
 
-class Fitted(NamedTuple):
-    """A batch fit, with the fitted model's scores of its rows."""
-
-    descent: Descent
-    weights: FloatArray
-    """(n,) weights of the rows."""
-    targets: FloatArray
-    """(n, Q) numbers, or (n, 1) indexes of classes."""
-    losses: FloatArray
-    """(n,) −log s(y|x) in the target's own units."""
-    predictions: FloatArray
-    """(n, Q) the regression function, or (n, M) class probabilities."""
-
-
 def fit_gathered(
     learner: Learner,
     *,
@@ -51,14 +36,17 @@ def fit_gathered(
     rounds: int,
     tolerance: float,
     on_round: Listener | None,
-) -> Fitted:
+) -> tuple[Descent, tuple[FloatArray, FloatArray, FloatArray]]:
     """Fit the gathered rows; streaming continues from the result.
 
     Args:
         learner: one that has gathered rows instead of learning them.
-        method: how to fit; this, `rounds`, `tolerance`, `step` and `on_round` as in `streammoe.engine.batch.fit`.
         from_model: start at the averaged parameters, with the model's prior and scales; else at the
             starts of a warm-up.
+        rounds, tolerance, on_round: as in `streammoe.engine.batch.fit`.
+
+    Returns:
+        How it went, and the raw rows (n, F), their targets (n, Q), or (n, 1) indexes of classes, and weights (n,).
 
     Raises:
         ConfigError: there are no rows.
@@ -82,8 +70,7 @@ def fit_gathered(
     context.reported = set()
     learner.start(state)
     warn_of_want(context, np.asarray(np.isnan(X).all(axis=0)), len(X), len(state.masses))
-    scores, _ = score(learner, X, Y)
-    return Fitted(descent, weights, Y, scores.losses, scores.predictions)
+    return descent, (X, Y, weights)
 
 
 def from_warmup(context: Context, buffer: em.Buffer, run: Run) -> tuple[Descent, MMState]:
