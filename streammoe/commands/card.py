@@ -48,6 +48,10 @@ def sections(description: Mapping[str, Any]) -> list[Section]:
     changed = [
         (plain(each["time"]), f"{each['n']:,}", plain(each["event"]), details(each)) for each in history[-MOST_ENTRIES:]
     ]
+    intervals = [
+        (each["output"], f"{each['level']:.0%}", plain(each["coverage"]), plain(each["width"]))
+        for each in description["intervals"]
+    ]
     drifts = f"drifts: {description['drifts']}; last one: {plain(last)}; targets far out: {description['outliers']}"
     left_out = f"columns left out here: {max(len(columns) - MOST_COLUMNS, 0)}"
     records = [*counters.get("outcomes", {}).items()]
@@ -62,7 +66,7 @@ def sections(description: Mapping[str, Any]) -> list[Section]:
         ("Who predicts", [f"The shares in what is predicted: {shares_in_words(description['member_shares'])}."]),
         ("Experts", _experts(description)),
         ("Scores", [Table(("score", "of predictions before learning"), _rows(description["scores"].items()))]),
-        ("Intervals", _calibration(description["intervals"])),
+        ("Intervals", [Table(("output", "level", "share of the targets in them", "mean width"), intervals)]),
         ("Records", [Table(("records", "count"), _rows(records))]),
         ("Changes of the stream", [drifts]),
         ("What has changed the model", [Table(("time", "events", "what", "details"), changed)]),
@@ -80,15 +84,6 @@ def _sources(description: Mapping[str, Any]) -> list[Block]:
         places += [f"{plain(position.get('kind'))}: {plain(entry)}" for entry in entries]
     first = plain(next((entry["time"] for entry in description["history"]), None))
     return [f"Noted from {first} to {plain(description['created'])}.", places or ["not noted: saved from Python"]]
-
-
-def _calibration(intervals: Sequence[Mapping[str, Any]]) -> list[Block]:
-    if not intervals:
-        return ["not scored: labels have none, nor do models that were saved from Python"]
-    rows = [
-        (each["output"], f"{each['level']:.0%}", plain(each["coverage"]), plain(each["width"])) for each in intervals
-    ]
-    return [Table(("output", "level", "share of the targets in them", "mean width"), rows)]
 
 
 def _column(column: Mapping[str, Any]) -> tuple[str, str, str]:

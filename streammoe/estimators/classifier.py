@@ -47,11 +47,6 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     Applications to Mixture of Experts", arXiv 2601.19811, Algorithms 1 and 3.
     """
 
-    @classmethod
-    def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": 60}
-        yield {"n_experts": 3, "warmup": 0}
-
     @property
     def _multiclass(self) -> bool:
         return True

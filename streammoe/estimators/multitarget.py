@@ -45,12 +45,6 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
     several_outputs: ClassVar = True
 
     @classmethod
-    def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": 15}
-        yield {"n_experts": 3, "warmup": 0, "expert": Gaussian("full")}
-        yield {"n_experts": 2, "warmup": 15, "expert": "student_t"}
-
-    @classmethod
     def _blank(cls, parameters: Mapping[str, Any], arguments: Mapping[str, Any]) -> Self:
         covariance: Any = "full" if np.ndim(parameters.get("variances", 0.0)) == 3 else "diagonal"
         others = {name: value for name, value in arguments.items() if name != "target_names"}

@@ -47,14 +47,6 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
 
     several_outputs: ClassVar = False
 
-    @classmethod
-    def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": 60}
-        yield {"n_experts": 3, "warmup": 0}
-        yield {"n_experts": 2, "warmup": 60, "expert": "student_t"}
-        yield {"n_experts": 2, "warmup": 0, "expert": "laplace"}
-        yield {"n_experts": 2, "warmup": 60, "lags": 2}
-
     # -- River's contract ------------------------------------------------------------------------------------------
 
     def predict_one(self, x: Mapping[Any, Any]) -> float:

@@ -99,15 +99,13 @@ def _rule(prefers: BoolArray, learner: Learner, X: FloatArray) -> tuple[str, flo
                 best, found = condition, own
         if best is None:
             break
-        # A tighter condition of the same kind replaces the one before.
-        rule = [each for each in rule if each[:2] != best[:2] or best.relation in "=≠"]
         rule.append(best)
         inside, gain = inside & best.holds, found
-    for condition in rule[:-1]:
-        others = [each for each in rule if each is not condition]
-        without = np.logical_and.reduce([each.holds for each in others])
-        if _separation(without, prefers) >= gain:
-            rule, inside = others, without
+        for condition in rule[:-1]:  # one before may have become superfluous, such as one that is less tight
+            others = [each for each in rule if each is not condition]
+            without = np.logical_and.reduce([each.holds for each in others])
+            if (own := _separation(without, prefers)) >= gain:
+                rule, inside, gain = others, without, own
     words = " and ".join(map(str, rule)) or "everywhere"
     return words, float(prefers[inside].mean()), float(inside[prefers].mean())
 
