@@ -104,7 +104,9 @@ def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
     stated = [name for name in names if X[name].dtype == "category"]
     errors: list[InvalidEvent] = []
     for j, name in enumerate(names):
-        values = _values(X[name])
+        # An array if its type allows only numbers, else values as they are in dicts.
+        is_array = isinstance(X[name].dtype, np.dtype) and X[name].dtype.kind in "fiu"
+        values = X[name].to_numpy(dtype=np.float64) if is_array else X[name].tolist()
         kind = _kind(encoder, name, values, is_stated=name in stated)
         if kind is None:  # there is no value
             continue
@@ -143,14 +145,6 @@ def _read(values: AnyArray | list[Any], kind: ColumnKind, name: Any) -> Any:
 def _absent(encoder: Encoder, names: Sequence[Any]) -> list[Any]:
     """Return the columns of the model that are not among these names."""
     return [name for name in encoder.own_fields if name not in names]
-
-
-def _values(column: pd.Series) -> AnyArray | list[Any]:
-    """Return the values of a column: an array of float64 if its type allows only numbers, else as they are in dicts."""
-    dtype = column.dtype
-    if isinstance(dtype, np.dtype) and dtype.kind in "fiu":
-        return column.to_numpy(dtype=np.float64)
-    return column.tolist()
 
 
 def _is_frame(values: object) -> bool:

@@ -61,7 +61,8 @@ def _of_member(learner: Learner, member: Member, inputs: Inputs, columns: FloatA
     for at, polynomial in enumerate(expanded):
         for monomial, value in polynomial.items():
             T[at, monomials[monomial]] = value
-    names = [_name(monomial, inputs) for monomial in monomials]
+    factors = ([f"{inputs.columns[c]!s}{f'^{n}' if n > 1 else ''}" for c, n in monomial] for monomial in monomials)
+    names = [" * ".join(each) or INTERCEPT for each in factors]
     outputs, units, origins = targets.names[1:], np.ones(len(targets.names)), np.zeros(len(targets.names))
     if family.is_metric:
         outputs, units, origins = targets.lagged_names, scaler.target_scale, scaler.target_center
@@ -132,8 +133,3 @@ def _product(first: Polynomial, second: Polynomial, flags: Collection[int]) -> P
             key = tuple(sorted(powers.items()))
             found[key] = found.get(key, 0.0) + a * b
     return {key: value for key, value in found.items() if value or not key}
-
-
-def _name(monomial: Monomial, inputs: Inputs) -> str:
-    factors = [f"{inputs.columns[c]!s}{f'^{power}' if power > 1 else ''}" for c, power in monomial]
-    return " * ".join(factors) or INTERCEPT

@@ -160,9 +160,11 @@ def explain_one(learner: Learner, x: Mapping[Any, Any]) -> Explanation:
         baseline += member.share * (gate @ baselines)
         for name, pull in zip(inputs.names, np.einsum("k,kqi->iq", gate, contributions), strict=True):
             pulls[name] = pulls.get(name, 0.0) + member.share * pull
-    held = total.copy()
+    held, encoder = total.copy(), learner.encoder
     if is_metric and members:
-        learner.encoder.hold_predictions(held)
+        encoder.hold_predictions(held)
+    used = encoder.hold(encoder.bounded(X))[0]
+    moved = np.flatnonzero((used != X)[0] & ~np.isnan(X[0])).tolist()
     sums = [*enumerate(rows)] if is_metric else []  # log-odds of several experts do not add up
     return Explanation(
         targets.one(held),
@@ -170,17 +172,9 @@ def explain_one(learner: Learner, x: Mapping[Any, Any]) -> Explanation:
         {name: float(baseline[q]) for q, name in sums},
         {name: {key: float(pull[q]) for key, pull in pulls.items()} for q, name in sums},
         {name: float(held[0, q] - total[0, q]) for q, name in sums},
-        _held(learner, X),
+        {encoder.fields[j]: (float(X[0, j]), float(used[0, j])) for j in moved},
     )
 
 
 def _by(names: Sequence[Any], values: FloatArray) -> dict[Any, float]:
     return dict(zip(names, values.tolist(), strict=True))
-
-
-def _held(learner: Learner, X: FloatArray) -> dict[Any, tuple[float, float]]:
-    """Return the inputs of a row that are moved into range, with both values."""
-    encoder = learner.encoder
-    used = encoder.hold(encoder.bounded(X))[0]
-    moved = np.flatnonzero((used != X)[0] & ~np.isnan(X[0])).tolist()
-    return {encoder.fields[j]: (float(X[0, j]), float(used[0, j])) for j in moved}

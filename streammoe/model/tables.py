@@ -100,7 +100,9 @@ def table_of_array(
             "give feature_names to predict from some of them"
         )
         raise InvalidEvent(msg, reason="wrong_shape")
-    names = _default_names(width, fields) if feature_names is None else names_in(feature_names, "feature_names")
+    names = [f"x{j}" for j in range(width)] if feature_names is None else names_in(feature_names, "feature_names")
+    if feature_names is None and len(fields) == width and set(names) != set(fields):
+        names = list(fields)
     for name in names:
         check_name(name, place="feature_names")
     if len(names) != width or len(set(names)) != width:
@@ -133,13 +135,6 @@ def raw_rows(table: Table, encoder: Encoder) -> FloatArray:
             field = encoder.fields.index(name)
             rows[:, field] = encoder.columns.codes(name, column)
     return rows
-
-
-def _default_names(width: int, fields: Sequence[Any]) -> list[Any]:
-    """Return x0, x1, … if the model knows them or has another width; else the model's own fields in order."""
-    names: list[Any] = [f"x{j}" for j in range(width)]
-    known = not fields or len(fields) != width or set(names) == set(fields)
-    return names if known else list(fields)
 
 
 def taken(values: Any, at: slice | IntArray) -> Any:
