@@ -212,15 +212,10 @@ def _gather(model: Any, X: Any, y: Any, weights: AnyArray | None, feature_names:
             raise ConfigError("feature_names: a data frame has its own column names; omit feature_names")
         model.learn_many(X, y, weights)
     elif isinstance(X, Sequence) and isinstance(X[0], Mapping):
-        _gather_events(model, X, y, weights)
+        targets, counts = list(y), [1.0] * len(X) if weights is None else list(weights)
+        if not len(X) == len(targets) == len(counts):
+            got = f"{len(X)} events, {len(targets)} targets and {len(counts)} weights"
+            raise InvalidEvent(f"X: got {got}; each event needs its own", reason="wrong_shape")
+        by_rows(lambda event: model.learn_one(*event), zip(X, targets, counts, strict=True))
     else:
         model.learn_array(X, y, w=weights, feature_names=feature_names)
-
-
-def _gather_events(model: Any, X: Sequence[Mapping[Any, Any]], y: Any, weights: AnyArray | None) -> None:
-    targets = list(y)
-    counts = [1.0] * len(X) if weights is None else list(weights)
-    if not len(X) == len(targets) == len(counts):
-        message = f"X: got {len(X)} events, {len(targets)} targets and {len(counts)} weights; each event needs its own"
-        raise InvalidEvent(message, reason="wrong_shape")
-    by_rows(lambda event: model.learn_one(*event), zip(X, targets, counts, strict=True))

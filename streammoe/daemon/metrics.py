@@ -268,7 +268,7 @@ class Metrics:
         weights = model.member_weights
         # A member that takes no part counts 0, whether it has left, has yet to join or left in an earlier run.
         if weights:
-            self._members = model.member_names
+            self._members = MEMBERS if model.options.has_curved else MEMBERS[:-1]
         for member in self._members:
             self.gauge("streammoe_member_weight", member).set(weights.get(member, 0.0))
         drift = model.last_drift

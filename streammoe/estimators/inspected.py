@@ -14,7 +14,6 @@ from streammoe.distributions import ExpertNoise
 from streammoe.engine import mixture
 from streammoe.engine.diagnostics import diagnose
 from streammoe.engine.drift import Drift
-from streammoe.engine.portfolio import MEMBERS
 from streammoe.model import plotting, predicting
 from streammoe.model.coefficients import Coefficient, coefficients_of
 from streammoe.model.explaining import Explanation, explain_one
@@ -36,14 +35,6 @@ class Inspected(base.Estimator):
     options_type: ClassVar[type[Options]]
     options: Options
     learner: Learner
-
-    @property
-    def member_names(self) -> tuple[str, ...]:
-        """Names of all members that the portfolio may have; none where the average predicts alone."""
-        options = self.options
-        if not options.has_portfolio:
-            return ()
-        return MEMBERS if options.has_curved else MEMBERS[:-1]
 
     @property
     def member_weights(self) -> dict[str, float]:
@@ -129,13 +120,6 @@ class Inspected(base.Estimator):
     def column_kinds(self) -> dict[Any, ColumnKind]:
         """What each field holds: a kind of `streammoe.columns.kinds`; truth values are numbers."""
         return dict(self.learner.encoder.columns.own_kinds)
-
-    @property
-    def column_limits(self) -> dict[Any, tuple[float, float]]:
-        """The least and largest value that each field may have at all, of times in seconds since 1970."""
-        columns = self.learner.encoder.columns
-        limits = zip(columns.plan.lowest.tolist(), columns.plan.highest.tolist(), strict=True)
-        return {name: ends for name, ends in zip(columns.kinds, limits, strict=True) if name in columns.own_kinds}
 
     def columns(self) -> list[dict[str, Any]]:
         """Return what is known of each field of events.
