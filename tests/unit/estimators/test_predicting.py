@@ -1,5 +1,6 @@
 """What models say of an event: the mixture of the experts that they serve, in the units of the target."""
 
+import copy
 import math
 
 import numpy as np
@@ -132,3 +133,10 @@ def test_a_model_that_was_read_while_it_grew_is_no_read_past_the_ends_of_arrays(
     ):
         with pytest.raises(RuntimeError, match="another thread"):
             torn()
+
+
+def test_a_copy_of_a_model_whose_outputs_are_not_known_finds_its_own():
+    model = MoEMultiTargetRegressor()
+    other = copy.copy(model)
+    other.learn_one({"x": 1.0}, {"a": 1.0})
+    assert (model.output_names, other.output_names) == ([], ["a"])
