@@ -9,7 +9,7 @@ from river import base
 
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import ClassifierArguments, complete
-from streammoe.estimators.frames import frame_like, table_of
+from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.experts import families
 from streammoe.model import predicting
 from streammoe.model.parameters import experts_in
@@ -88,3 +88,8 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """Predict the probability of each label for each row of a frame, with the frame's index."""
         return frame_like(X, predicting.predict(self.learner, table_of(self.learner.encoder, X)), self.output_names)
+
+    def predict_many(self, X: pd.DataFrame) -> pd.Series:
+        """Predict the likeliest label for each row of a frame, with the frame's index."""
+        found = predicting.predict(self.learner, table_of(self.learner.encoder, X))
+        return series_like(X, likeliest(self.output_names, found))

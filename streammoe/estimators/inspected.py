@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -140,16 +140,6 @@ class Inspected(base.Estimator):
             levels = list(encoder.levels[name]) if kind == "category" else None
             found.append({"name": name, "kind": kind, "range": ends, "levels": levels})
         return found
-
-    @property
-    def full_columns(self) -> dict[Any, Collection[str]]:
-        """Levels of the columns of categories that have as many as `max_levels` allows and take no others."""
-        columns = self.learner.encoder.columns
-        return {
-            name: columns.levels[name].keys()
-            for name in columns.with_columns
-            if len(columns.levels[name]) >= columns.max_levels
-        }
 
     @property
     def awaited(self) -> list[Any]:

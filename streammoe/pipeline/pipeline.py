@@ -234,7 +234,9 @@ class Pipeline:
             kept = np.flatnonzero(~lacks)
             X, rows = X[kept], rows[kept]
             texts = {j: [column[i] for i in kept.tolist()] for j, column in texts.items()}
-        full, place = self.model.full_columns, lambda i: batch.location(int(rows[i]))
+        columns, place = self.model.learner.encoder.columns, lambda i: batch.location(int(rows[i]))
+        levels = ((name, columns.levels[name].keys()) for name in columns.with_columns)
+        full = {name: known for name, known in levels if len(known) >= columns.max_levels}  # they take no others
         for message in self.presence.update(self.model.fields, X, texts, full, place):
             LOGGER.warning("%s: %s", batch.origin, message, extra={"event": "column_vanished"})
 
