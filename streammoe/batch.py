@@ -27,10 +27,11 @@ from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts, problem_of
 from streammoe.model import fitting
-from streammoe.model.checks import is_amount, is_one_of, is_whole
+from streammoe.model.checks import by_rows, is_amount, is_whole
 from streammoe.model.gathering import gathering
+from streammoe.model.predicting import score
 from streammoe.text import shown
-from streammoe.types import AnyArray, FloatArray
+from streammoe.types import AnyArray
 
 __all__ = ["STARTS", "Fit", "FitPlan", "Listener", "Round", "fit", "fit_gathered"]
 
@@ -53,12 +54,20 @@ class Fit:
     """Why the fit ended."""
     log_loss: float
     """Weighted mean of −log s(y|x) over the rows under the model, in the target's own units, in nats."""
-    rmse: float | None
-    """Root of the weighted mean squared error over rows and outputs; None for classifiers."""
-    accuracy: float | None
-    """Weighted fraction of rows whose likeliest class is correct; None for regressors."""
+    score: float
+    """Weighted mean squared error over rows and outputs, or fraction of rows whose likeliest class is correct."""
     seconds: float
     """Duration of the fit, starts included."""
+
+    @property
+    def rmse(self) -> float | None:
+        """Root of the weighted mean squared error over rows and outputs; None for classifiers."""
+        return None if self.model.is_classifier else math.sqrt(self.score)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Weighted fraction of rows whose likeliest class is correct; None for regressors."""
+        return self.score if self.model.is_classifier else None
 
     @property
     def converged(self) -> bool:
@@ -93,8 +102,9 @@ class FitPlan(NamedTuple):
         if problem := problem_of(model):
             raise ConfigError(f"model: {problem}")
         start, rounds, tolerance, on_round = self
+        is_known = type(start) is str and start in STARTS
         rules = [
-            (is_one_of(start, STARTS), f"start: {shown(start)} is not known; choose one of {', '.join(STARTS)}"),
+            (is_known, f"start: {shown(start)} is not known; choose one of {', '.join(STARTS)}"),
             (is_whole(rounds, 1), f"rounds: got {shown(rounds)}; it must be a whole number ≥ 1"),
             (is_amount(tolerance), f"tolerance: got {shown(tolerance)}; it must be a finite number ≥ 0"),
             (
@@ -102,11 +112,11 @@ class FitPlan(NamedTuple):
                 f"on_round: got {shown(on_round)}; it must be a function of a Round",
             ),
             (
-                not is_one_of(start, ("model",)) or not model.is_warming_up,
+                not (is_known and start == "model" and model.is_warming_up),
                 'start: "model" needs a model that has parameters; the warm-up of this one is not over; use "warmup"',
             ),
             (
-                not is_one_of(start, ("warmup",)) or model.n == 0,
+                not (is_known and start == "warmup" and model.n),
                 f'start: "warmup" needs a model that has learned nothing, and not {model.n} events; use "model" here',
             ),
         ]
@@ -179,7 +189,7 @@ def fit_gathered(model: MixtureOfExperts, plan: FitPlan) -> Fit:
     """
     began = time.perf_counter()
     try:
-        descent, (_, targets, weights), scores = fitting.fit_gathered(
+        descent, (X, Y, weights) = fitting.fit_gathered(
             model.learner,
             from_model=plan.start == "model",
             rounds=plan.rounds,
@@ -188,19 +198,10 @@ def fit_gathered(model: MixtureOfExperts, plan: FitPlan) -> Fit:
         )
     except UnsoundError as error:
         raise not_converged(error) from error
-    classify = model.is_classifier
-    squares = np.empty((0, 1)) if classify else (targets - scores.predictions) ** 2
-    return Fit(
-        model=model,
-        start=plan.start,
-        n=len(scores.losses),
-        trace=descent.trace,
-        reason=descent.reason,
-        log_loss=_mean(scores.losses, weights),
-        rmse=None if classify else math.sqrt(_mean(squares.mean(axis=1), weights)),
-        accuracy=_mean(scores.predictions.argmax(axis=1) == targets[:, 0], weights) if classify else None,
-        seconds=time.perf_counter() - began,
-    )
+    losses, predictions, *_ = score(model.learner, X, Y)[0]
+    scores = predictions.argmax(axis=1) == Y[:, 0] if model.is_classifier else ((Y - predictions) ** 2).mean(axis=1)
+    log_loss, mean = (float(np.average(each, weights=weights)) for each in (losses, scores))
+    return Fit(model, plan.start, len(X), descent.trace, descent.reason, log_loss, mean, time.perf_counter() - began)
 
 
 def _gather(model: Any, X: Any, y: Any, weights: AnyArray | None, feature_names: Sequence[Any] | None) -> None:
@@ -211,24 +212,10 @@ def _gather(model: Any, X: Any, y: Any, weights: AnyArray | None, feature_names:
             raise ConfigError("feature_names: a data frame has its own column names; omit feature_names")
         model.learn_many(X, y, weights)
     elif isinstance(X, Sequence) and isinstance(X[0], Mapping):
-        _gather_events(model, X, y, weights)
+        targets, counts = list(y), [1.0] * len(X) if weights is None else list(weights)
+        if not len(X) == len(targets) == len(counts):
+            got = f"{len(X)} events, {len(targets)} targets and {len(counts)} weights"
+            raise InvalidEvent(f"X: got {got}; each event needs its own", reason="wrong_shape")
+        by_rows(lambda event: model.learn_one(*event), zip(X, targets, counts, strict=True))
     else:
         model.learn_array(X, y, w=weights, feature_names=feature_names)
-
-
-def _gather_events(model: Any, X: Sequence[Mapping[Any, Any]], y: Any, weights: AnyArray | None) -> None:
-    targets = list(y)
-    counts = [1.0] * len(X) if weights is None else list(weights)
-    if not len(X) == len(targets) == len(counts):
-        message = f"X: got {len(X)} events, {len(targets)} targets and {len(counts)} weights; each event needs its own"
-        raise InvalidEvent(message, reason="wrong_shape")
-    for row, (event, target, weight) in enumerate(zip(X, targets, counts, strict=True)):
-        try:
-            model.learn_one(event, target, weight)
-        except InvalidEvent as error:
-            message = f"row {row}: {error}"
-            raise InvalidEvent(message, reason=error.reason, feature=error.feature, row=row) from None
-
-
-def _mean(values: AnyArray, weights: FloatArray) -> float:
-    return float(np.sum(values * weights) / np.sum(weights))

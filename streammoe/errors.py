@@ -121,5 +121,9 @@ class InvalidEvent(StreammoeError, ValueError):  # noqa: N818 - says what is wro
         self.feature = feature
         self.row = row
 
+    def at_row(self, row: int) -> InvalidEvent:
+        """Return the same error of a row of an array."""
+        return InvalidEvent(f"row {row}: {self}", reason=self.reason, feature=self.feature, row=row)
+
     def __reduce__(self) -> tuple[object, ...]:
         return partial(InvalidEvent, reason=self.reason, feature=self.feature, row=self.row), (str(self),)

@@ -119,7 +119,7 @@ class IncrementalMM:
             prior_strength=0.0,
             averaging=options.averaging_kind,
             schedule=options.schedule,
-            averaging_rate=options.averaging_rate,
+            least_weight=getattr(options.averaging, "rate", 0.0),
         )
         try:
             s = None if initial_statistics is None else _pack(initial_statistics, "initial_statistics")

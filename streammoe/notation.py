@@ -67,6 +67,7 @@ _GROUPED_COMMA = re.compile(
 )
 _MAY_BE_GROUPED = re.compile(r"[+-]?(?:0|[1-9]\d{0,2}(?:\.\d{3})?)", re.ASCII)
 _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?", re.ASCII)
+"""A number with a single comma, which may be its decimal mark."""
 _SIGN_BEHIND = re.compile(r"\d[\d.,'_ ]*[.,]\d+ ?-", re.ASCII)
 """An amount as SAP writes negative ones; what has no mark, such as 0-, may be a name."""
 _TIDY = str.maketrans({"\u2212": "-", "\u2019": "'", **dict.fromkeys("\u00a0\u2007\u2009\u202f", " ")})
@@ -153,10 +154,10 @@ def remedy_of(text: str, *, any_word: bool = False) -> Remedy | None:
     number = sign + number
     thousands, comma = "", False
     if grouped := _GROUPED.fullmatch(number):
-        thousands, comma = grouped[1], has_decimal_comma(number)
+        thousands, comma = grouped[1], _COMMA.fullmatch(number) is not None
     elif grouped := _GROUPED_COMMA.fullmatch(number):
         thousands, comma = grouped[1] or grouped[2], True
-    elif has_decimal_comma(number):
+    elif _COMMA.fullmatch(number):
         comma = True
     elif not NUMBER.fullmatch(number):
         return None
@@ -166,15 +167,6 @@ def remedy_of(text: str, *, any_word: bool = False) -> Remedy | None:
 def _is_money(unit: str) -> bool:
     """Return whether a text is nothing, or stands for a currency."""
     return unit in CURRENCIES or all(unicodedata.category(sign) == "Sc" for sign in unit)
-
-
-def has_decimal_comma(text: str) -> bool:
-    """Return whether a text is a number with a single comma, which may be its decimal mark.
-
-    >>> [has_decimal_comma(text) for text in ("1,5", " -1,234e3", "1,234,567", "1.5")]
-    [True, True, False, False]
-    """
-    return _COMMA.fullmatch(text.strip()) is not None
 
 
 def in_thousands(texts: Iterable[str]) -> str | None:
@@ -370,7 +362,13 @@ class Notation(NamedTuple):
 
         Of a time that clocks show twice the first counts; one that they skip is read as before the change.
         """
-        return seconds - _offset(self.zone, seconds) if self.zone else seconds
+        if not self.zone:
+            return seconds
+        try:
+            local = datetime(1970, 1, 1, tzinfo=ZoneInfo(self.zone)) + timedelta(seconds=seconds)
+            return seconds - int((local.replace(tzinfo=UTC) - local).total_seconds())
+        except OverflowError:  # outside the years 1 to 9999, so that learning rejects it
+            return seconds
 
 
 @cache
@@ -390,20 +388,6 @@ def _grouped(separator: str) -> re.Pattern[str]:
     """Return an expression for the whole part of a number with separators of thousands, also in the Indian way."""
     mark = re.escape(separator)
     return re.compile(rf"[+-]?(?!0)\d{{1,3}}{mark}(?:\d{{2,3}}{mark})*\d{{3}}(?!\d)", re.ASCII)
-
-
-@cache
-def _zone(name: str) -> ZoneInfo:
-    return ZoneInfo(name)
-
-
-def _offset(zone: str, seconds: int) -> int:
-    try:
-        moment = datetime(1970, 1, 1) + timedelta(seconds=seconds)  # noqa: DTZ001 - local
-        offset = moment.replace(tzinfo=_zone(zone)).utcoffset()
-    except OverflowError:  # outside the years 1 to 9999, so that learning rejects it
-        return 0
-    return 0 if offset is None else int(offset.total_seconds())
 
 
 VERBATIM = Notation(missing=frozenset({""}))

@@ -58,7 +58,6 @@ AnyOptions = TypeVar("AnyOptions", bound="Options")
 Bound: TypeAlias = Literal["sharp", "adaptive", "tight", "paper"]
 Serve: TypeAlias = Literal["portfolio", "polyak"]
 Curved: TypeAlias = Literal["auto", "on", "off"]
-AnyClass = TypeVar("AnyClass", bound=type)
 
 
 # -- Objects -----------------------------------------------------------------------------------------------------------
@@ -97,14 +96,16 @@ class PageHinkley:
     )
 
 
-def _names(value: object) -> object:
-    if value is None:
-        return ()
-    if not isinstance(value, tuple | list) or not all(map(_is_name, value)):
-        raise ValueError("must be a list of feature names")
-    if repeated := sorted({name for name in value if value.count(name) > 1}, key=str):
-        raise ValueError(f"must name each feature once, but repeats {', '.join(map(str, repeated))}")
+def _listed(value: object, is_one: Callable[[object], bool], things: str, thing: str) -> tuple[Any, ...]:
+    if not isinstance(value, tuple | list) or not all(map(is_one, value)):
+        raise ValueError(f"must be a list of {things}")
+    if repeated := sorted({each for each in value if value.count(each) > 1}, key=str):
+        raise ValueError(f"must name each {thing} once, but repeats {', '.join(map(str, repeated))}")
     return tuple(value)
+
+
+def _names(value: object) -> object:
+    return () if value is None else _listed(value, _is_name, "feature names", "feature")
 
 
 def _is_name(value: object) -> bool:
@@ -147,13 +148,10 @@ CHOICES: Mapping[str, Choice] = {
 def _labels(value: object) -> object:
     if value is None:
         return None
-    if not isinstance(value, (list, tuple)) or not all(map(is_label, value)):
-        raise ValueError("must be a list of labels: texts, finite numbers or booleans")
-    if repeated := sorted({label for label in value if value.count(label) > 1}, key=str):
-        raise ValueError(f"must name each label once, but repeats {', '.join(map(str, repeated))}")
-    if len(value) < 2:
+    labels = _listed(value, is_label, "labels: texts, finite numbers or booleans", "label")
+    if len(labels) < 2:
         raise ValueError("must name at least two labels; left out, labels are taken as they come")
-    return tuple(value)
+    return labels
 
 
 def is_label(value: object) -> bool:
@@ -373,21 +371,10 @@ class Options(Section):
         return sorted(name for name, field in cls.model_fields.items() if facts_of(field).change in allowed)
 
     @property
-    def default_schedule(self) -> Schedule:
-        """The schedule where none is given."""
-        default: Schedule = type(self).model_fields["schedule"].default
-        return default
-
-    @property
     def averaging_kind(self) -> str | None:
         """The name of the average that predicts, if there is one."""
         table = CHOICES["averaging"].table(self.averaging)
         return None if table is None else str(table["kind"])
-
-    @property
-    def averaging_rate(self) -> float:
-        """Least weight of an iterate in an exponential average; others do not ask."""
-        return self.averaging.rate if isinstance(self.averaging, Exponential) else 0.0
 
     @property
     def most_experts(self) -> int:
@@ -564,20 +551,15 @@ def _read(options: type[Options], name: str, table: dict[str, Any]) -> object:
         raise ConfigError(*(sentence(error, {}, f"{name}.") for error in errors_of(invalid))) from None
 
 
-def documented(*tables: type[Section]) -> Callable[[AnyClass], AnyClass]:
-    """Return a decorator that gives an estimator's docstring its section "Parameters", in the signature's order."""
-    fields = {name: field for table in tables for name, field in table.model_fields.items()}
-
-    def decorate(estimator: AnyClass) -> AnyClass:
-        before, headline, after = (estimator.__doc__ or "").partition("    Examples:\n")
-        names = list(signature(estimator).parameters)
-        section = "".join(f"{name}\n{indent(prose(name, fields[name]), ' ' * 4)}\n" for name in names)
-        if headline:  # python -OO drops docstrings
-            parameters = indent(f"Parameters\n----------\n{section}\n", " " * 4)
-            estimator.__doc__ = before + parameters + headline + after
-        return estimator
-
-    return decorate
+def document(estimator: Any) -> None:
+    """Give the docstring of an estimator its section "Parameters", in the signature's order."""
+    fields = {**estimator.options_type.model_fields, **FeatureOptions.model_fields}
+    before, headline, after = (estimator.__doc__ or "").partition("    Examples:\n")
+    names = list(signature(estimator).parameters)
+    section = "".join(f"{name}\n{indent(prose(name, fields[name]), ' ' * 4)}\n" for name in names)
+    if headline:  # python -OO drops docstrings
+        parameters = indent(f"Parameters\n----------\n{section}\n", " " * 4)
+        estimator.__doc__ = before + parameters + headline + after
 
 
 def prose(name: str, field: FieldInfo) -> str:

@@ -48,6 +48,10 @@ def sections(description: Mapping[str, Any]) -> list[Section]:
     changed = [
         (plain(each["time"]), f"{each['n']:,}", plain(each["event"]), details(each)) for each in history[-MOST_ENTRIES:]
     ]
+    intervals = [
+        (each["output"], f"{each['level']:.0%}", plain(each["coverage"]), plain(each["width"]))
+        for each in description["intervals"]
+    ]
     drifts = f"drifts: {description['drifts']}; last one: {plain(last)}; targets far out: {description['outliers']}"
     left_out = f"columns left out here: {max(len(columns) - MOST_COLUMNS, 0)}"
     records = [*counters.get("outcomes", {}).items()]
@@ -62,6 +66,7 @@ def sections(description: Mapping[str, Any]) -> list[Section]:
         ("Who predicts", [f"The shares in what is predicted: {shares_in_words(description['member_shares'])}."]),
         ("Experts", _experts(description)),
         ("Scores", [Table(("score", "of predictions before learning"), _rows(description["scores"].items()))]),
+        ("Intervals", [Table(("output", "level", "share of the targets in them", "mean width"), intervals)]),
         ("Records", [Table(("records", "count"), _rows(records))]),
         ("Changes of the stream", [drifts]),
         ("What has changed the model", [Table(("time", "events", "what", "details"), changed)]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from streammoe.errors import CheckpointError, ConfigError
 from streammoe.estimators import ESTIMATORS, model_of
 from streammoe.options import as_arguments
 from streammoe.persistence import Checkpoint, CheckpointStore, generation_of, read_checkpoint
-from streammoe.pipeline.scores import saved_scores
+from streammoe.pipeline.scores import PrequentialScores, saved_scores
 from streammoe.serving.figures import experts_of
 from streammoe.text import counted, printable
 
@@ -30,23 +29,19 @@ MOST_SHOWN = 5
 """Number of coefficients of an expert that are shown, and of its outputs."""
 
 
-def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
+def inspect_path(path: Path) -> dict[str, Any]:
     """Summarize a checkpoint file, or the newest sound one of a folder, as JSON values. Takes no lock.
 
     For a folder the summary includes ``generations``, whether each of them is sound, and ``set_aside``, the folders of
     checkpoints that are no longer used.
 
-    Args:
-        path: a file or a folder.
-        now: current time, for ages.
-
     Raises:
         CheckpointError: there is no checkpoint, or no sound one.
     """
     if not path.is_dir():
-        return {**describe_checkpoint(path, now), "generations": [], "set_aside": []}
+        return {**describe_checkpoint(path), "generations": [], "set_aside": []}
     store = CheckpointStore(path)
-    generations = [_generation_entry(store, generation, now) for generation in store.generations()]
+    generations = [_generation_entry(store, generation) for generation in store.generations()]
     if not generations:
         raise CheckpointError(
             f"{path}: there is no checkpoint in this folder; give a daemon's checkpoint.dir, or the folder of global "
@@ -57,13 +52,13 @@ def inspect_path(path: Path, now: datetime | None = None) -> dict[str, Any]:
         problems = "; ".join(entry["problem"] for entry in generations)
         raise CheckpointError(f"{path}: no checkpoint is sound: {problems}")
     return {
-        **describe_checkpoint(sound[-1]["path"], now),
+        **describe_checkpoint(sound[-1]["path"]),
         "generations": generations,
         "set_aside": sorted(str(folder) for folder in path.glob("set-aside-*") if folder.is_dir()),
     }
 
 
-def _generation_entry(store: CheckpointStore, generation: int, now: datetime | None) -> dict[str, Any]:
+def _generation_entry(store: CheckpointStore, generation: int) -> dict[str, Any]:
     """Summarize one generation: whether it is sound, and what identifies it."""
     metadata: dict[str, Any] = {}
     problem = None
@@ -77,7 +72,7 @@ def _generation_entry(store: CheckpointStore, generation: int, now: datetime | N
         "sound": problem is None,
         "problem": problem,
         **{name: metadata.get(name) for name in ("created", "n", "state_digest")},
-        "age_seconds": age_seconds(metadata.get("created"), now),
+        "age_seconds": age_seconds(metadata.get("created")),
     }
 
 
@@ -207,7 +202,7 @@ def _summary(checkpoint: Checkpoint) -> Mapping[str, float | None]:
     return {} if scores is None else scores.summary()
 
 
-def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[str, Any]:
+def describe_checkpoint(path: str | Path) -> dict[str, Any]:
     """Summarize a checkpoint as JSON values.
 
     Raises:
@@ -221,11 +216,13 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
     with restoring(path):
         challenger = parts_of(checkpoint)
         pending = int((~array_of(checkpoint.arrays, "labels.refused", "bool", (None,))).sum()) if has_labels else 0
-        scores = _summary(checkpoint)
+        scores = saved_scores(checkpoint)
+        names = list(map(str, model.learner.targets.lagged_names))
+        intervals = scores.of_intervals(names) if isinstance(scores, PrequentialScores) else []
         compared = {} if challenger is None else _compared(*challenger)
     return {
         "generation": generation_of(Path(path)),
-        "age_seconds": age_seconds(metadata.get("created"), now),
+        "age_seconds": age_seconds(metadata.get("created")),
         "path": str(path),
         "n": model.n,
         "positions": metadata.get("positions", []),
@@ -236,7 +233,8 @@ def describe_checkpoint(path: str | Path, now: datetime | None = None) -> dict[s
         "counters": metadata.get("counters", {}),
         "global": metadata.get("global", {}),
         "history": metadata.get("history", []),
-        "scores": scores,
+        "scores": {} if scores is None else scores.summary(),
+        "intervals": intervals,
         "challenger": compared,
         "pending": pending,
         "features": model.feature_names,

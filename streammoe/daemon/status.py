@@ -156,10 +156,10 @@ def read(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def age_seconds(since: object, now: datetime | None = None) -> float | None:
+def age_seconds(since: object) -> float | None:
     """Return the seconds since a time in ISO 8601, or None if it is none with a zone."""
     try:
         began = datetime.fromisoformat(str(since))
-        return ((now or datetime.now(UTC)) - began).total_seconds()  # noqa: TID251 - for people
+        return (datetime.now(UTC) - began).total_seconds()  # noqa: TID251 - for people
     except (ValueError, TypeError):
         return None

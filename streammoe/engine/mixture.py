@@ -104,7 +104,7 @@ def learning_options(
     prior_strength: float,
     averaging: str | None,
     schedule: Schedule,
-    averaging_rate: float = 0.0,
+    least_weight: float = 0.0,
     recent_variances: bool = False,
     top_k: int | None = None,
     span: float = 0.0,
@@ -113,7 +113,7 @@ def learning_options(
 
     Args:
         n_rows: rows of coefficients per expert.
-        averaging_rate: smallest weight of an iterate in the exponential average; other averages ignore it.
+        least_weight: smallest weight of an iterate in an exponential average.
         recent_variances: whether the average of the variances is one of recent iterates.
         top_k: how many experts learn from an event; by default all.
         span: events of the rarest expert that a step has to span, unless steps are constant.
@@ -125,7 +125,7 @@ def learning_options(
         adaptive=bound in {"adaptive", "sharp"},
         averaging=AVERAGING[averaging],
         forgetting=schedule.forgets and averaging != "exponential",
-        least_weight=averaging_rate if averaging == "exponential" else 0.0,
+        least_weight=least_weight,
         recent_variances=recent_variances,
         bound_share=SHARP if bound == "sharp" else 1.0,
         span=0.0 if schedule.forgets else float(span),

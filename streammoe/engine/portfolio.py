@@ -20,7 +20,7 @@ from streammoe.engine import mixture
 from streammoe.engine.members import CURVED, KINDS, SERIES, Single
 from streammoe.engine.mixture import Scores
 from streammoe.engine.products import features_of
-from streammoe.engine.state import copy_array, unsound_parts
+from streammoe.engine.state import copy_array
 from streammoe.experts import Family, Parameters
 from streammoe.kernels.calibration import DOUBT, LEAST, LEAST_STRETCH, MEMORY, PARTS, PRIOR, gains_of, shares_of
 from streammoe.kernels.portfolio import LEAST_WEIGHT, MOST_REMEMBERED, combine, combine_means
@@ -350,11 +350,6 @@ class Portfolio(Noticed):
         trust = self.trust.copied(None if spare is None else spare.trust)
         beside = self.beside and self.beside.copied(None if spare is None else spare.beside)
         return Portfolio(singles, trust, beside, self.resting)
-
-    def is_finite(self) -> bool:
-        """Return whether every number of the members' own is finite."""
-        numbers = all(bool(np.isfinite(array).all()) for trust in self._trusts for array in trust)
-        return numbers and not any(unsound_parts(single.state) for single in self.known)
 
     def arrays(self) -> dict[str, AnyArray]:
         """Return everything that affects future learning, as named arrays."""

@@ -10,16 +10,17 @@ import difflib
 from collections.abc import Iterable, Sequence
 from functools import wraps
 from inspect import signature
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
 from streammoe.distributions import ExpertNoise
 from streammoe.estimators.base import MixtureOfExperts
+from streammoe.experts import family_of
 from streammoe.model import predicting
+from streammoe.model.targets import NumericTarget
 from streammoe.options import (
     MODELS,
-    AnyClass,
     Auto,
     AutoLags,
     Averaging,
@@ -30,9 +31,12 @@ from streammoe.options import (
     PageHinkley,
     RegressorOptions,
     Serve,
+    document,
 )
 from streammoe.schedules import Schedule
 from streammoe.types import AnyArray, FloatArray, as_python
+
+AnyClass = TypeVar("AnyClass", bound=type)
 
 
 class RegressorArguments(MixtureOfExperts):
@@ -71,10 +75,14 @@ class RegressorArguments(MixtureOfExperts):
     ) -> None:
         super().__init__(locals())
 
+    def _new_targets(self) -> NumericTarget:
+        return NumericTarget(
+            family_of(cast("RegressorOptions", self.options).expert), is_number=not self.several_outputs
+        )
+
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
         """Predict each row of X (n, P) by the regression function, shape (n,), or (n, Q) for several outputs."""
-        predictions: FloatArray = predicting.predict(self.learner, self._table(X, feature_names))
-        return predictions
+        return predicting.predict(self.learner, self._table(X, feature_names))
 
     def predict_interval_array(
         self, X: AnyArray, level: float = 0.9, *, feature_names: Sequence[Any] | None = None
@@ -127,8 +135,9 @@ class ClassifierArguments(MixtureOfExperts):
         super().__init__({**locals(), "classes": plain_labels(classes)})
 
 
-def named_after_class(estimator: AnyClass) -> AnyClass:
-    """Let errors about a constructor's arguments name this class, where Python would name the base that defines it."""
+def complete(estimator: AnyClass) -> AnyClass:
+    """Document the arguments of an estimator, and let errors about them name it, and not the base that takes them."""
+    document(estimator)
     made: Any = estimator
     construct = made.__init__
     own = signature(construct)

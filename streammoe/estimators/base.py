@@ -126,9 +126,12 @@ class MixtureOfExperts(Inspected):
         """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
 
         Raises:
-            InvalidEvent: a row is invalid or would make a parameter non-finite; its index is in ``row``.
+            InvalidEvent: a row is invalid or would make a parameter non-finite, with its index in ``row``; or the
+                outputs are other ones.
         """
-        learn_array(self.learner, table_of(self.learner.encoder, X), beside(X, y, "y"), beside(X, w, "w"))
+        beside(X, y, "y")
+        y, names = targets_by_names(self.learner.targets, y)
+        learn_array(self.learner, table_of(self.learner.encoder, X), y, beside(X, w, "w"), names)
 
     def log_likelihood_array(
         self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None
@@ -151,6 +154,7 @@ class MixtureOfExperts(Inspected):
         texts: Mapping[Any, Sequence[str | None]] | None = None,
         traced: bool = False,
         lags: FloatArray | None = None,
+        added: Mapping[Any, ColumnKind] | None = None,
     ) -> Outcome:
         """Learn rows in the model's own field order; rows that cannot be used are rejected individually.
 
@@ -162,9 +166,12 @@ class MixtureOfExperts(Inspected):
             texts: (n,) levels of each categorical field by its name, None where missing; X does not contain them.
             traced: whether to record each expert's part.
             lags: (n, L) lags that rows were predicted with earlier, NaN in those that were not (`Outcome.lags`).
+            added: new fields, the last columns of the only row, by their names and what they hold; they are not added
+                if it is not learned.
         """
-        counts = np.ones(len(X)) if w is None else w
-        return learn_rows.learn_rows(self.learner, Events(X, texts or {}, targets, counts), traced=traced, lags=lags)
+        events = Events(X, texts or {}, targets, np.ones(len(X)) if w is None else w)
+        additions = Additions(tuple(added or ()), kinds=tuple((added or {}).values()))
+        return learn_rows.learn_rows(self.learner, events, additions, traced=traced, lags=lags)
 
     def score_rows(
         self,
@@ -186,26 +193,6 @@ class MixtureOfExperts(Inspected):
         """Return the errors of rows without targets, by index, that `learn_rows` would reject; nothing is learned."""
         return learn_rows.refused(self.learner, X)
 
-    def learn_wider(
-        self,
-        names: Sequence[Any],
-        X: FloatArray,
-        targets: Any,
-        w: FloatArray,
-        *,
-        texts: Mapping[Any, Sequence[str | None]],
-        kinds: Sequence[ColumnKind] = (),
-        traced: bool = False,
-        lags: FloatArray | None = None,
-    ) -> Outcome:
-        """Learn one event, X (1, F + new), that brings new fields; if it is not learned, they are not added.
-
-        The new fields are called `names`, in order, and hold `kinds`, by default what the arguments say, and numbers
-        otherwise; other arguments as in `learn_rows`.
-        """
-        additions = Additions(tuple(names), kinds=tuple(kinds))
-        return learn_rows.learn_wider(self.learner, additions, Events(X, texts, targets, w), traced=traced, lags=lags)
-
     # -- Continuing from given statistics ------------------------------------------------------------------------------
 
     @classmethod
@@ -214,19 +201,14 @@ class MixtureOfExperts(Inspected):
         parameters: Mapping[str, Any],
         *,
         feature_names: Sequence[Any],
-        average: Mapping[str, AnyArray] | None = None,
-        n_average: int | None = None,
         **arguments: Any,
     ) -> Self:
-        """Create a model that continues from exactly these statistics, without warm-up.
+        """Create a model that continues from exactly these statistics, without warm-up; the average begins again.
 
         Args:
             parameters: as `parameters` returns them; ``decay``, ``prior_weight``, ``prior``, ``scale`` and ``ranges``
                 may be omitted.
             feature_names: names of the columns, in the order of the parameters.
-            average: ``gate``, ``experts`` and, but for classes, ``variances`` that serve; by default the average
-                restarts.
-            n_average: number of iterates in `average`.
             **arguments: of the constructor; `n_experts` and the covariance of several outputs follow from the
                 parameters. In their order, ``target_names`` are names of several outputs, by default y0, y1, …, and
                 `classes` are labels, the reference first, by default 0, 1, …
@@ -235,7 +217,7 @@ class MixtureOfExperts(Inspected):
             ConfigError: an entry is missing or has a shape that does not fit the others.
         """
         model = cls._blank(parameters, arguments)
-        continue_from(model.learner, parameters, feature_names, average, n_average)
+        continue_from(model.learner, parameters, feature_names)
         return model
 
     @classmethod

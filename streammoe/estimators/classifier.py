@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from river import base
 
 from streammoe.errors import ConfigError
-from streammoe.estimators.arguments import ClassifierArguments, named_after_class
+from streammoe.estimators.arguments import ClassifierArguments, complete
 from streammoe.estimators.frames import frame_like, series_like, table_of
 from streammoe.experts import families
 from streammoe.model import predicting
 from streammoe.model.parameters import experts_in
 from streammoe.model.targets import ClassTarget, Label, likeliest
-from streammoe.options import ClassifierOptions, FeatureOptions, documented
+from streammoe.options import ClassifierOptions
 from streammoe.types import AnyArray, FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@named_after_class
-@documented(ClassifierOptions, FeatureOptions)
+@complete
 class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     """Mixture of multinomial logistic experts with a learned softmax gate, trained one event at a time.
 
@@ -48,11 +47,6 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     Applications to Mixture of Experts", arXiv 2601.19811, Algorithms 1 and 3.
     """
 
-    @classmethod
-    def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": 60}
-        yield {"n_experts": 3, "warmup": 0}
-
     @property
     def _multiclass(self) -> bool:
         return True
@@ -69,11 +63,6 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
         labels = tuple(range(n_classes)) if labels is None else labels
         return super()._blank(parameters, {**arguments, "classes": labels})
 
-    @property
-    def class_labels(self) -> list[Label]:
-        """Labels encountered so far, or all that were given, in the order of the parameters."""
-        return self.output_names
-
     # -- River's contract ------------------------------------------------------------------------------------------
 
     def predict_proba_one(self, x: Mapping[Any, Any], **kwargs: Any) -> dict[Label, float]:
@@ -89,9 +78,8 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def predict_proba_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
-        """Predict the probability of each of `class_labels` for each row of X (n, P), shape (n, M)."""
-        probabilities: FloatArray = predicting.predict(self.learner, self._table(X, feature_names))
-        return probabilities
+        """Predict the probability of each of `output_names` for each row of X (n, P), shape (n, M)."""
+        return predicting.predict(self.learner, self._table(X, feature_names))
 
     def predict_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> AnyArray:
         """Predict the likeliest label for each row of X (n, P), shape (n,); None before a label is known."""

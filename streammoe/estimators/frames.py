@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,8 +14,9 @@ from streammoe.columns.encoder import Encoder
 from streammoe.columns.kinds import ColumnKind
 from streammoe.columns.values import READERS_IN_PYTHON, check_name, is_missing, type_in_words
 from streammoe.errors import InvalidEvent
+from streammoe.model.checks import by_rows
 from streammoe.model.tables import Table, table_of_array
-from streammoe.model.targets import Targets
+from streammoe.model.targets import NumericTarget, Targets
 from streammoe.text import shown, some_of
 from streammoe.types import AnyArray
 
@@ -65,8 +67,7 @@ def table_by_names(encoder: Encoder, X: Any, feature_names: Sequence[Any] | None
 
 def targets_by_names(targets: Targets, y: Any) -> tuple[Any, list[Any] | None]:
     """Return targets in the order of the outputs, and the names of those, if it is a frame of several outputs."""
-    frame = None if targets.is_number or targets.are_labels else frame_of(y, "y")
-    if frame is None:
+    if not isinstance(targets, NumericTarget) or targets.is_number or (frame := frame_of(y, "y")) is None:
         return y, None
     names = targets.names_in(frame.columns)
     return frame[names].to_numpy(), names
@@ -81,7 +82,9 @@ def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
     Raises:
         InvalidEvent: a name or a value is of the wrong type, or a number is not finite, first in ``row``.
     """
-    check_frame(X, "X")
+    if not _is_frame(X):
+        msg = f"X: got {shown(X)}, {type_in_words(X)}; it must be a data frame"
+        raise InvalidEvent(msg, reason="wrong_type", feature="X")
     names = list(X.columns)
     for name in names:
         check_name(name, "column name", "X")
@@ -98,20 +101,21 @@ def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
     rows = np.full((len(X), len(names)), np.nan)
     texts: dict[Any, list[str | None]] = {}
     kinds: dict[Any, ColumnKind] = {}
-    column: Any
     stated = [name for name in names if X[name].dtype == "category"]
     errors: list[InvalidEvent] = []
     for j, name in enumerate(names):
-        values = _values(X[name])
+        # An array if its type allows only numbers, else values as they are in dicts.
+        is_array = isinstance(X[name].dtype, np.dtype) and X[name].dtype.kind in "fiu"
+        values = X[name].to_numpy(dtype=np.float64) if is_array else X[name].tolist()
         kind = _kind(encoder, name, values, is_stated=name in stated)
         if kind is None:  # there is no value
             continue
-        kinds[name], column = kind, rows[:, j]
-        if kind == "category":
-            values = X[name].tolist()  # whole numbers as such, however large
-            texts[name] = column = [None] * len(X)
+        kinds[name] = kind
         try:
-            _read(column, values, kind, name)
+            if kind == "category":
+                texts[name] = _read(X[name].tolist(), kind, name)  # whole numbers as such, however large
+            else:
+                rows[:, j] = _read(values, kind, name)
         except InvalidEvent as error:
             errors.append(encoder.columns.given.explained(error))
     if errors:
@@ -130,38 +134,17 @@ def _kind(encoder: Encoder, name: Any, values: Iterable[Any], *, is_stated: bool
     return "category"
 
 
-def _read(column: Any, values: AnyArray | list[Any], kind: ColumnKind, name: Any) -> None:
-    """Read the values of a column into a list or an array, up to the first one that is rejected."""
+def _read(values: AnyArray | list[Any], kind: ColumnKind, name: Any) -> Any:
+    """Return the values of a column: texts, None where missing, or numbers, NaN where missing."""
     if kind != "category" and isinstance(values, np.ndarray) and not np.isinf(values).any():
-        column[:] = values
-        return
-    read = READERS_IN_PYTHON["number" if kind == "boolean" else kind]
-    for i, value in enumerate(values):
-        try:
-            if not is_missing(value):
-                column[i] = read(value, name)
-        except InvalidEvent as error:
-            raise InvalidEvent(f"row {i}: {error}", reason=error.reason, feature=name, row=i) from None
+        return values
+    read, missing = READERS_IN_PYTHON["number" if kind == "boolean" else kind], None if kind == "category" else math.nan
+    return by_rows(lambda value: missing if is_missing(value) else read(value, name), values)
 
 
 def _absent(encoder: Encoder, names: Sequence[Any]) -> list[Any]:
     """Return the columns of the model that are not among these names."""
     return [name for name in encoder.own_fields if name not in names]
-
-
-def _values(column: pd.Series) -> AnyArray | list[Any]:
-    """Return the values of a column: an array of float64 if its type allows only numbers, else as they are in dicts."""
-    dtype = column.dtype
-    if isinstance(dtype, np.dtype) and dtype.kind in "fiu":
-        return column.to_numpy(dtype=np.float64)
-    return column.tolist()
-
-
-def check_frame(frame: object, what: str) -> None:
-    """Raise `InvalidEvent` unless an argument is a data frame."""
-    if not _is_frame(frame):
-        msg = f"{what}: got {shown(frame)}, {type_in_words(frame)}; it must be a data frame"
-        raise InvalidEvent(msg, reason="wrong_type", feature=what)
 
 
 def _is_frame(values: object) -> bool:

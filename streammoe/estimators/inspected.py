@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,6 @@ from streammoe.distributions import ExpertNoise
 from streammoe.engine import mixture
 from streammoe.engine.diagnostics import diagnose
 from streammoe.engine.drift import Drift
-from streammoe.engine.portfolio import MEMBERS
 from streammoe.model import plotting, predicting
 from streammoe.model.coefficients import Coefficient, coefficients_of
 from streammoe.model.explaining import Explanation, explain_one
@@ -38,14 +37,6 @@ class Inspected(base.Estimator):
     learner: Learner
 
     @property
-    def member_names(self) -> tuple[str, ...]:
-        """Names of all members that the portfolio may have; none where the average predicts alone."""
-        options = self.options
-        if not options.has_portfolio:
-            return ()
-        return MEMBERS if options.has_curved else MEMBERS[:-1]
-
-    @property
     def member_weights(self) -> dict[str, float]:
         """How much each member of the portfolio counts in the next prediction; empty where the average predicts alone.
 
@@ -62,7 +53,7 @@ class Inspected(base.Estimator):
 
         They add up to 1. Shares in the density are `member_weights`.
         """
-        return {member.name: member.share for member in members_of(self.learner, is_next=True)}
+        return {member.name: member.share for member in members_of(self.learner)}
 
     def coefficients(self) -> list[Coefficient]:
         """Return the coefficients of all experts of all members, in the units of inputs and target.
@@ -130,13 +121,6 @@ class Inspected(base.Estimator):
         """What each field holds: a kind of `streammoe.columns.kinds`; truth values are numbers."""
         return dict(self.learner.encoder.columns.own_kinds)
 
-    @property
-    def column_limits(self) -> dict[Any, tuple[float, float]]:
-        """The least and largest value that each field may have at all, of times in seconds since 1970."""
-        columns = self.learner.encoder.columns
-        limits = zip(columns.plan.lowest.tolist(), columns.plan.highest.tolist(), strict=True)
-        return {name: ends for name, ends in zip(columns.kinds, limits, strict=True) if name in columns.own_kinds}
-
     def columns(self) -> list[dict[str, Any]]:
         """Return what is known of each field of events.
 
@@ -156,16 +140,6 @@ class Inspected(base.Estimator):
             levels = list(encoder.levels[name]) if kind == "category" else None
             found.append({"name": name, "kind": kind, "range": ends, "levels": levels})
         return found
-
-    @property
-    def full_columns(self) -> dict[Any, Collection[str]]:
-        """Levels of the columns of categories that have as many as `max_levels` allows and take no others."""
-        columns = self.learner.encoder.columns
-        return {
-            name: columns.levels[name].keys()
-            for name in columns.with_columns
-            if len(columns.levels[name]) >= columns.max_levels
-        }
 
     @property
     def awaited(self) -> list[Any]:
@@ -248,7 +222,9 @@ class Inspected(base.Estimator):
 
     def gate_one(self, x: Mapping[Any, Any]) -> FloatArray:
         """Return the gate's probabilities g_k(x), (K,); NaN during warm-up."""
-        return predicting.gate_one(self.learner, x)
+        learner = self.learner
+        _, shares = predicting.score(learner, learner.context.with_last(learner.encoder.row(x)), None)
+        return np.full(learner.n_experts, np.nan) if learner.state is None else shares[0]
 
     def experts(self) -> list[dict[str, Any]]:
         """Return diagnostics of each expert; empty during warm-up.
@@ -279,10 +255,6 @@ class Inspected(base.Estimator):
         """Return ‖E(S̄ − s)‖ / E‖S̄ − s‖, exponentially weighted: near 0 at a stationary point; NaN during warm-up."""
         leader = self.learner.phase.leader if self.learner.phase.is_fitted else None
         return math.nan if leader is None else mixture.convergence_residual(leader.residual)
-
-    def is_finite(self) -> bool:
-        """Return whether every number in the state is finite; anything else is a bug."""
-        return self.learner.phase.is_finite()
 
     def parameters(self, *, averaged: bool = False) -> dict[str, Any]:
         """Return copies of the parameters and statistics, in the model's own (standardized) coordinates.

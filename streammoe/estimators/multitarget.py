@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from river import base
 
 from streammoe.distributions import Gaussian, MultivariateMixture
 from streammoe.errors import ConfigError
-from streammoe.estimators.arguments import RegressorArguments, named_after_class
-from streammoe.estimators.frames import beside, check_frame, frame_like, table_of, targets_by_names
-from streammoe.experts import family_of
+from streammoe.estimators.arguments import RegressorArguments, complete
+from streammoe.estimators.frames import frame_like, table_of
 from streammoe.model import predicting
-from streammoe.model.learn_array import learn_array
 from streammoe.model.parameters import experts_in
-from streammoe.model.targets import NumericTarget
-from streammoe.options import FeatureOptions, RegressorOptions, documented
-from streammoe.types import AnyArray
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@named_after_class
-@documented(RegressorOptions, FeatureOptions)
+@complete
 class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
     """Mixture of linear experts with several outputs and one learned softmax gate, trained one event at a time.
 
@@ -49,15 +43,6 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
     """
 
     several_outputs: ClassVar = True
-
-    @classmethod
-    def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": 15}
-        yield {"n_experts": 3, "warmup": 0, "expert": Gaussian("full")}
-        yield {"n_experts": 2, "warmup": 15, "expert": "student_t"}
-
-    def _new_targets(self) -> NumericTarget:
-        return NumericTarget(family_of(cast("RegressorOptions", self.options).expert), is_number=False)
 
     @classmethod
     def _blank(cls, parameters: Mapping[str, Any], arguments: Mapping[str, Any]) -> Self:
@@ -110,18 +95,6 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
         return {name: (low, high) for name, (low, high) in zip(self.output_names, found, strict=True)}
 
     # -- Many at once ----------------------------------------------------------------------------------------------
-
-    def learn_many(self, X: pd.DataFrame, y: pd.DataFrame, w: AnyArray | None = None) -> None:
-        """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
-
-        Raises:
-            InvalidEvent: a row is invalid or would make a parameter non-finite, with its index in ``row``; or the
-                outputs are other ones.
-        """
-        check_frame(y, "y")
-        beside(X, y, "y")
-        targets, names = targets_by_names(self.learner.targets, y)
-        learn_array(self.learner, table_of(self.learner.encoder, X), targets, beside(X, w, "w"), names)
 
     def predict_many(self, X: pd.DataFrame) -> pd.DataFrame:
         """Predict each row of a frame by the regression function: one column per output, with the frame's index."""

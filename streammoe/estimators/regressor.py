@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from river import base
 
 from streammoe.distributions import Mixture
-from streammoe.estimators.arguments import RegressorArguments, named_after_class
+from streammoe.estimators.arguments import RegressorArguments, complete
 from streammoe.estimators.frames import series_like, table_of
-from streammoe.experts import family_of
 from streammoe.model import predicting
-from streammoe.model.targets import NumericTarget
-from streammoe.options import FeatureOptions, RegressorOptions, documented
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@named_after_class
-@documented(RegressorOptions, FeatureOptions)
+@complete
 class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
     """Mixture of linear experts with a learned softmax gate, trained one event at a time.
 
@@ -50,17 +46,6 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
     """
 
     several_outputs: ClassVar = False
-
-    @classmethod
-    def _unit_test_params(cls) -> Any:
-        yield {"n_experts": 2, "warmup": 60}
-        yield {"n_experts": 3, "warmup": 0}
-        yield {"n_experts": 2, "warmup": 60, "expert": "student_t"}
-        yield {"n_experts": 2, "warmup": 0, "expert": "laplace"}
-        yield {"n_experts": 2, "warmup": 60, "lags": 2}
-
-    def _new_targets(self) -> NumericTarget:
-        return NumericTarget(family_of(cast("RegressorOptions", self.options).expert), is_number=True)
 
     # -- River's contract ------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,6 @@ LARGEST_WEIGHT = 1e6
 def is_whole(value: object, least: int) -> bool:
     """Return whether `value` is an integer of at least `least`."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
-
-
-def is_one_of(value: object, known: Container[Any]) -> bool:
-    """Return whether `value` is one of the `known` strings, or None if `known` contains it."""
-    return (value is None or isinstance(value, str)) and value in known
 
 
 def is_amount(value: object) -> bool:
@@ -64,6 +59,17 @@ def event_weights(weights: AnyArray | None, n: int) -> FloatArray:
         row = int(bad[0])
         msg = f"row {row}: the weight {found[row]:g} is not in [0, {LARGEST_WEIGHT:g}]; 1 is the default"
         raise InvalidEvent(msg, reason="out_of_range", feature="w", row=row)
+    return found
+
+
+def by_rows(read: Callable[[Any], Any], rows: Iterable[Any]) -> list[Any]:
+    """Return what a function makes of each row; the first that it rejects with `InvalidEvent` has its index there."""
+    found = []
+    for row, value in enumerate(rows):
+        try:
+            found.append(read(value))
+        except InvalidEvent as error:
+            raise error.at_row(row) from None
     return found
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from streammoe.columns.scaling import identity_scaler
 from streammoe.model.learner import Learner
 from streammoe.model.members import Inputs, Member, inputs_of, kept_rows, members_of
 from streammoe.types import FloatArray
@@ -43,9 +42,9 @@ class Coefficient(NamedTuple):
 def coefficients_of(learner: Learner) -> list[Coefficient]:
     """Return the coefficients of each expert of all members that predict, in the order of members and features."""
     found: list[Coefficient] = []
-    X, encoder = kept_rows(learner)[0], learner.encoder.copy()
-    encoder.scaler = identity_scaler(len(encoder.feature_names), encoder.n_outputs)._replace(fill=encoder.scaler.fill)
-    columns = encoder.design(encoder.hold(encoder.bounded(X))[0])[1][:, 1 : 1 + len(encoder.feature_names)]
+    X, encoder = kept_rows(learner)[0], learner.encoder
+    scaled = encoder.design(encoder.hold(encoder.bounded(X))[0])[1][:, 1 : 1 + len(encoder.feature_names)]
+    columns = encoder.scaler.center + encoder.scaler.scale * scaled
     for member in members_of(learner):
         inputs = inputs_of(learner, member.predictor.n_lags)
         found += _of_member(learner, member, inputs, columns)
@@ -62,7 +61,8 @@ def _of_member(learner: Learner, member: Member, inputs: Inputs, columns: FloatA
     for at, polynomial in enumerate(expanded):
         for monomial, value in polynomial.items():
             T[at, monomials[monomial]] = value
-    names = [_name(monomial, inputs) for monomial in monomials]
+    factors = ([f"{inputs.columns[c]!s}{f'^{n}' if n > 1 else ''}" for c, n in monomial] for monomial in monomials)
+    names = [" * ".join(each) or INTERCEPT for each in factors]
     outputs, units, origins = targets.names[1:], np.ones(len(targets.names)), np.zeros(len(targets.names))
     if family.is_metric:
         outputs, units, origins = targets.lagged_names, scaler.target_scale, scaler.target_center
@@ -133,8 +133,3 @@ def _product(first: Polynomial, second: Polynomial, flags: Collection[int]) -> P
             key = tuple(sorted(powers.items()))
             found[key] = found.get(key, 0.0) + a * b
     return {key: value for key, value in found.items() if value or not key}
-
-
-def _name(monomial: Monomial, inputs: Inputs) -> str:
-    factors = [f"{inputs.columns[c]!s}{f'^{power}' if power > 1 else ''}" for c, power in monomial]
-    return " * ".join(factors) or INTERCEPT

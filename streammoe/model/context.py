@@ -120,7 +120,7 @@ class Context(Noticed):
         options = self.options
         if self.detector is None or self.detector.last is None or options.drift is None:
             return options.schedule
-        again = options.default_schedule if options.schedule.forgets else options.schedule
+        again = type(options).model_fields["schedule"].default if options.schedule.forgets else options.schedule
         return Restarted(options.schedule, again, self.detector.last.n, options.drift.restart)
 
     @property
@@ -160,7 +160,7 @@ class Context(Noticed):
             prior_strength=options.prior_strength,
             averaging=options.averaging_kind,
             schedule=options.schedule,
-            averaging_rate=options.averaging_rate,
+            least_weight=getattr(options.averaging, "rate", 0.0),
             recent_variances=options.has_portfolio,
             top_k=options.top_k,
             span=options.events_per_coefficient * self.encoder.n_expert_features,

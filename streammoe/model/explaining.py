@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -71,19 +71,6 @@ class Explanation:
         return json.dumps(asdict(self))
 
 
-class Parts(NamedTuple):
-    """What the experts of a member say of n rows, in the units of the target, or as log-odds."""
-
-    shares: FloatArray
-    """(n, K)."""
-    predictions: FloatArray
-    """(n, K, Q), or (n, K, M) probabilities."""
-    baselines: FloatArray
-    """(K, N)."""
-    contributions: FloatArray
-    """(n, K, N, inputs)."""
-
-
 def reference_of(members: Sequence[Member], member: Member, inputs: Inputs) -> FloatArray:
     """Return the features (p,), of which those of a member are products, of an event with the mean of each column.
 
@@ -91,7 +78,11 @@ def reference_of(members: Sequence[Member], member: Member, inputs: Inputs) -> F
     """
     means = next((each for each in members if not each.predictor.is_held), members[0]).feature_means
     series = slice(1, 1 + len(inputs.at) - len(means))
-    return inputs.reference(np.concatenate([means[:1], member.feature_means[series], means[1:]]))
+    means = np.concatenate([means[:1], member.feature_means[series], means[1:]])
+    first = {column: means[j] for j, (column, power) in enumerate(inputs.powers) if power == 1}
+    found = np.zeros(len(inputs.at))
+    found[: len(inputs.powers)] = [first[column] ** power if power else 1.0 for column, power in inputs.powers]
+    return found
 
 
 def said(learner: Learner, member: Member, X: FloatArray) -> tuple[Trace, FloatArray]:
@@ -109,23 +100,29 @@ def said(learner: Learner, member: Member, X: FloatArray) -> tuple[Trace, FloatA
     return scores.trace, base
 
 
-def parts_of(learner: Learner, member: Member, inputs: Inputs, reference: FloatArray, X: FloatArray) -> Parts:
-    """Return what the experts of a member say of raw rows X (n, F), see `said`, in units and by inputs."""
-    (shares, predictions, *_), base = said(learner, member, X)
+def parts_of(
+    learner: Learner, member: Member, inputs: Inputs, reference: FloatArray, X: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Return what the experts of a member say of a raw row X (1, F), see `said`, in units or as log-odds.
+
+    These are their shares (K,), predictions (K, Q) or probabilities (K, M), baselines (K, N), and contributions
+    (K, N, inputs).
+    """
+    ((gate,), (predictions,), *_), (base,) = said(learner, member, X)
     theta, scaler = member.predictor.theta, learner.encoder.scaler
     first, second = member.terms.T
-    one, other, rho, sigma = base[:, first], base[:, second], reference[first], reference[second]
-    pulls = np.zeros((len(X), len(first), len(inputs.names) + 1))  # what is of no input is last
+    one, other, rho, sigma = base[first], base[second], reference[first], reference[second]
+    pulls = np.zeros((len(first), len(inputs.names) + 1))  # what is of no input is last
     at = np.arange(len(first))
-    pulls[:, at, inputs.at[first]] += 0.5 * (one - rho) * (other + sigma)
-    pulls[:, at, inputs.at[second]] += 0.5 * (other - sigma) * (one + rho)
-    contributions = np.einsum("kqp,npi->nkqi", theta.experts, pulls[..., :-1])
+    pulls[at, inputs.at[first]] += 0.5 * (one - rho) * (other + sigma)
+    pulls[at, inputs.at[second]] += 0.5 * (other - sigma) * (one + rho)
+    contributions = theta.experts @ pulls[:, :-1]
     baselines = theta.experts @ (rho * sigma)
     if learner.context.family.is_metric:
         center, scale = scaler.target_center, scaler.target_scale
         baselines, predictions = center + baselines * scale, center + predictions * scale
         contributions = contributions * scale[:, None]
-    return Parts(shares, predictions, baselines, contributions)
+    return gate, predictions, baselines, contributions
 
 
 def explain_one(learner: Learner, x: Mapping[Any, Any]) -> Explanation:
@@ -146,26 +143,28 @@ def explain_one(learner: Learner, x: Mapping[Any, Any]) -> Explanation:
         if not member.share:
             continue
         inputs = inputs_of(learner, member.predictor.n_lags)
-        parts = parts_of(learner, member, inputs, reference_of(members, member, inputs), X)
-        gate, predictions, contributions = parts.shares[0], parts.predictions[0], parts.contributions[0]
+        reference = reference_of(members, member, inputs)
+        gate, predictions, baselines, contributions = parts_of(learner, member, inputs, reference, X)
         experts = [
             ExpertPart(
                 k,
                 float(gate[k]),
                 _by(outputs, predictions[k]),
-                _by(rows, parts.baselines[k]),
+                _by(rows, baselines[k]),
                 {name: _by(inputs.names, contributions[k, q]) for q, name in enumerate(rows)},
             )
             for k in range(len(gate))
         ]
         found.append(MemberPart(member.name, member.share, _by(outputs, gate @ predictions), tuple(experts)))
         total += member.share * (gate @ predictions)
-        baseline += member.share * (gate @ parts.baselines)
+        baseline += member.share * (gate @ baselines)
         for name, pull in zip(inputs.names, np.einsum("k,kqi->iq", gate, contributions), strict=True):
             pulls[name] = pulls.get(name, 0.0) + member.share * pull
-    held = total.copy()
+    held, encoder = total.copy(), learner.encoder
     if is_metric and members:
-        learner.encoder.hold_predictions(held)
+        encoder.hold_predictions(held)
+    used = encoder.hold(encoder.bounded(X))[0]
+    moved = np.flatnonzero((used != X)[0] & ~np.isnan(X[0])).tolist()
     sums = [*enumerate(rows)] if is_metric else []  # log-odds of several experts do not add up
     return Explanation(
         targets.one(held),
@@ -173,17 +172,9 @@ def explain_one(learner: Learner, x: Mapping[Any, Any]) -> Explanation:
         {name: float(baseline[q]) for q, name in sums},
         {name: {key: float(pull[q]) for key, pull in pulls.items()} for q, name in sums},
         {name: float(held[0, q] - total[0, q]) for q, name in sums},
-        _held(learner, X),
+        {encoder.fields[j]: (float(X[0, j]), float(used[0, j])) for j in moved},
     )
 
 
 def _by(names: Sequence[Any], values: FloatArray) -> dict[Any, float]:
     return dict(zip(names, values.tolist(), strict=True))
-
-
-def _held(learner: Learner, X: FloatArray) -> dict[Any, tuple[float, float]]:
-    """Return the inputs of a row that are moved into range, with both values."""
-    encoder = learner.encoder
-    used = encoder.hold(encoder.bounded(X))[0]
-    moved = np.flatnonzero((used != X)[0] & ~np.isnan(X[0])).tolist()
-    return {encoder.fields[j]: (float(X[0, j]), float(used[0, j])) for j in moved}

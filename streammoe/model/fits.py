@@ -201,7 +201,7 @@ class Fit:
         frozen = context.copy()
         frozen.encoder = encoder.with_first(n_entries)
         frozen.encoder.restore_coordinates(arrays, f"{NAME}encoder")
-        frozen.targets = frozen.targets.before(n_outputs)
+        frozen.targets = frozen.targets.copy(n_outputs)
         rows = rows_of(context, plan.n_rows, n - plan.n)
         F = len(frozen.encoder.fields)
         has_later = not np.isnan(rows.X[:, F:]).all() or (not context.family.is_metric and (n_outputs <= rows.Y).any())

@@ -20,7 +20,6 @@ from streammoe.kernels.state import MMState, Prior
 from streammoe.model.context import Context
 from streammoe.model.gathering import gathered
 from streammoe.model.learner import Learner
-from streammoe.model.predicting import score
 from streammoe.types import BoolArray
 
 RESTARTS = 5
@@ -37,14 +36,17 @@ def fit_gathered(
     rounds: int,
     tolerance: float,
     on_round: Listener | None,
-) -> tuple[Descent, Rows, mixture.Scores]:
-    """Fit the gathered rows, and return them with the fitted model's scores; streaming continues from the result.
+) -> tuple[Descent, Rows]:
+    """Fit the gathered rows; streaming continues from the result.
 
     Args:
         learner: one that has gathered rows instead of learning them.
-        rounds, tolerance, on_round: as in `streammoe.engine.batch.fit`.
         from_model: start at the averaged parameters, with the model's prior and scales; else at the
             starts of a warm-up.
+        rounds, tolerance, on_round: as in `streammoe.engine.batch.fit`.
+
+    Returns:
+        How it went, and the raw rows (n, F), their targets (n, Q), or (n, 1) indexes of classes, and weights (n,).
 
     Raises:
         ConfigError: there are no rows.
@@ -71,8 +73,7 @@ def fit_gathered(
     context.reported = set()
     learner.start(state)
     warn_of_want(context, np.asarray(np.isnan(X).all(axis=0)), len(X), len(state.masses))
-    scores, _ = score(learner, X, Y)
-    return descent, rows, scores
+    return descent, rows
 
 
 def warn_of_want(context: Context, is_empty: BoolArray, n: int, n_experts: int) -> None:

@@ -15,7 +15,7 @@ from streammoe.errors import InvalidEvent
 from streammoe.model.checks import event_weights
 from streammoe.model.learn_rows import Outcome, learn_run, learn_wider_run
 from streammoe.model.learner import SETTLED_AT, Learner, warn_of_columns
-from streammoe.model.tables import Events, Table, ordered_rows
+from streammoe.model.tables import Events, Table, ordered_rows, taken
 from streammoe.model.undo import poison_error
 from streammoe.text import shown
 from streammoe.types import AnyArray, FloatArray, IntArray
@@ -43,7 +43,7 @@ def learn_array(
     n = len(table.rows)
     targets = learner.targets
     if not targets.is_fixed:
-        with learner.outputs(targets.default_names(y, n) if names is None else names):
+        with learner.outputs(names or [f"y{q}" for q in range(targets.check_array(y, n).shape[1])]):
             return learn_array(learner, table, y, weights)
     weights, before = event_weights(weights, n), learner.n
     losses = _learn_weighted(learner, table, y, weights)
@@ -69,11 +69,11 @@ def _learn_weighted(learner: Learner, table: Table, y: Any, weights: FloatArray)
     _, _, rejected = learner.targets.read(targets, len(weights))
     if rejected:
         row = min(rejected)
-        raise _at_row(row, rejected[row])
+        raise rejected[row].at_row(row)
     used = np.flatnonzero(weights)
     losses = np.full(len(weights), np.nan)
     if used.size:
-        losses[used] = _learn_all(learner, table.select(used), _select(targets, used), weights[used], used)
+        losses[used] = _learn_all(learner, table.part(used), taken(targets, used), weights[used], used)
     return losses
 
 
@@ -91,7 +91,7 @@ def _learn_all(learner: Learner, table: Table, targets: Any, weights: FloatArray
     try:
         return learn(slice(None))
     except _Refused as refused:
-        raise _at_row(int(numbers[refused.row]), refused.error) from None
+        raise refused.error.at_row(int(numbers[refused.row])) from None
     except UnsoundError as error:
         before, cause = learner.snapshot(), error
     start, stop = 0, len(table.rows)
@@ -101,7 +101,7 @@ def _learn_all(learner: Learner, table: Table, targets: Any, weights: FloatArray
             try:
                 learn(slice(start, middle))
             except _Refused as refused:
-                raise _at_row(int(numbers[start + refused.row]), refused.error) from None
+                raise refused.error.at_row(int(numbers[start + refused.row])) from None
             except UnsoundError as error:
                 stop, cause = middle, error
             else:
@@ -129,7 +129,8 @@ def _learn_part(learner: Learner, table: Table, targets: Any, weights: FloatArra
         if joining:
             kinds = tuple(table.kinds.get(name) or encoder.columns.given.kind(name) or "number" for name in joining)
             additions = Additions(tuple(joining), kinds=kinds)
-            losses[at] = _accepted(learn_wider_run(learner, additions, events.part(slice(0, 1)), traced=False), at)[0]
+            first = events.part(slice(0, 1))
+            losses[at] = _accepted(learn_wider_run(learner, first, traced=False, additions=additions), at)[0]
             learner.report(additions)
             at += 1
         if at < stop:
@@ -144,13 +145,3 @@ def _accepted(outcome: Outcome, start: int) -> FloatArray:
         row = min(outcome.rejected)
         raise _Refused(start + row, outcome.rejected[row])
     return outcome.losses
-
-
-def _at_row(row: int, error: InvalidEvent) -> InvalidEvent:
-    """Return the error of a row with its number."""
-    return InvalidEvent(f"row {row}: {error}", reason=error.reason, feature=error.feature, row=row)
-
-
-def _select(targets: Any, used: IntArray) -> Any:
-    """Return the targets of the selected rows; in a list, labels keep their types."""
-    return targets[used] if isinstance(targets, np.ndarray) else [targets[at] for at in used]

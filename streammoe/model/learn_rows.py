@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,22 +68,26 @@ def introduce(
     learner.set_columns(names, kinds, awaited)
 
 
-def learn_rows(learner: Learner, events: Events, *, traced: bool, lags: FloatArray | None = None) -> Outcome:
+def learn_rows(
+    learner: Learner, events: Events, additions: Additions, *, traced: bool, lags: FloatArray | None = None
+) -> Outcome:
     """Learn rows in the model's own order of fields, and reject those that cannot be used.
 
     Args:
         learner: the model.
         events: the rows, without lags.
+        additions: new fields, which come last; then there is one row, and unless it is learned, they are not added.
         traced: whether to record each expert's part.
         lags: (n, L) lags that rows were predicted with earlier, NaN in those that were not; see `Outcome.lags`.
     """
     fields = learner.encoder.own_fields
-    if events.X.shape[1] != len(fields):
+    if events.X.shape[1] != len(fields) + len(additions.fields):
         msg = f"X: got {events.X.shape[1]} columns; the model has {len(fields)} fields"
         raise InvalidEvent(msg, reason="wrong_shape")
     events = events._replace(X=learner.encoder.columns.with_lags(events.X, lags))
     seen = _lags_seen(learner, events.X)
-    pieces = _learn_apart(learner, events, 0, traced=traced)
+    run = partial(learn_wider_run, additions=additions) if additions else learn_run
+    pieces = _learn_apart(learner, events, 0, run, traced=traced)
     return seen(_joined(pieces) if len(pieces) > 1 else pieces[0][1])
 
 
@@ -116,19 +121,6 @@ def refused(learner: Learner, X: FloatArray) -> dict[int, InvalidEvent]:
     return {i: encoder.out_of_range(X[i], Y[i], int(verdicts[i])) for i in np.flatnonzero(verdicts >= 0).tolist()}
 
 
-def learn_wider(
-    learner: Learner, additions: Additions, event: Events, *, traced: bool, lags: FloatArray | None = None
-) -> Outcome:
-    """Learn one event that brings new fields; if it is not learned, they are not added."""
-    event = event._replace(X=learner.encoder.columns.with_lags(event.X, lags))
-    seen = _lags_seen(learner, event.X)
-    try:
-        return seen(learner.undo.call(learner, 1, learn_wider_run, additions, event, traced))
-    except UnsoundError as error:
-        target, _, _ = learner.targets.read(event.targets, 1)
-        return _none_used(learner, target, {0: poison_error(error)})
-
-
 def _lags_seen(learner: Learner, X: FloatArray) -> Callable[[Outcome], Outcome]:
     """Return what says which lags rows saw, given their outcome; they are learned next."""
     context, columns = learner.context, learner.encoder.columns
@@ -144,11 +136,13 @@ def _lags_seen(learner: Learner, X: FloatArray) -> Callable[[Outcome], Outcome]:
     return seen
 
 
-def _learn_apart(learner: Learner, events: Events, first: int, *, traced: bool) -> list[tuple[int, Outcome]]:
+def _learn_apart(
+    learner: Learner, events: Events, first: int, run: Callable[..., Outcome], *, traced: bool
+) -> list[tuple[int, Outcome]]:
     """Learn rows from number `first` on, and return outcomes of runs; each row that is rejected is a run of its own."""
     n = len(events.X)
     try:
-        return [(first, learner.undo.call(learner, n, learn_run, events, traced))]
+        return [(first, learner.undo.call(learner, n, run, events, traced))]
     except UnsoundError as error:
         if n == 1:
             target, _, _ = learner.targets.read(events.targets, 1)
@@ -156,7 +150,7 @@ def _learn_apart(learner: Learner, events: Events, first: int, *, traced: bool) 
     middle = n // 2
     pieces = []
     for piece in (slice(0, middle), slice(middle, n)):
-        pieces += _learn_apart(learner, events.part(piece), first + piece.start, traced=traced)
+        pieces += _learn_apart(learner, events.part(piece), first + piece.start, run, traced=traced)
     return pieces
 
 
@@ -245,14 +239,14 @@ def _learn_screened(learner: Learner, events: Events, rejected: dict[int, Invali
             rejected[at] = encoder.out_of_range(X[at], Y[at], verdict)
     if not len(used):
         return _none_used(learner, Y, rejected)
-    scores = learner.learn_events(events.select(used), traced=traced)
+    scores = learner.learn_events(events.part(used), traced=traced)
     learned, losses = np.zeros(len(X), np.bool_), np.full(len(X), np.nan)
     predictions = np.full((len(X), scores.predictions.shape[1]), np.nan)
     learned[used], losses[used], predictions[used] = ~np.isnan(Y[used, 0]), scores.losses, scores.predictions
     return Outcome(rejected, learned, Y, losses, predictions, scores.trace, scores.gates)
 
 
-def learn_wider_run(learner: Learner, additions: Additions, event: Events, traced: bool) -> Outcome:
+def learn_wider_run(learner: Learner, event: Events, traced: bool, additions: Additions) -> Outcome:
     """Learn one event that brings new fields, unless it would make a parameter non-finite."""
     encoder = learner.encoder
     X, texts, targets, weights = event

@@ -30,7 +30,7 @@ from streammoe.model.phase import Phase
 from streammoe.model.size import excess
 from streammoe.model.streaming import Empty, Streaming
 from streammoe.model.tables import Events, Texts
-from streammoe.model.targets import Targets
+from streammoe.model.targets import ClassTarget, Targets
 from streammoe.model.undo import Notes, Undo, poison_error
 from streammoe.options import ClassifierOptions, Options
 from streammoe.text import shown, some_of
@@ -408,8 +408,8 @@ class Learner:
         size = options.reservoir
         sample = context.reservoir or Reservoir(size, options.seed)
         context.reservoir = sample.resized(size) if size else None
-        if isinstance(options, ClassifierOptions):
-            context.targets.allow(options.max_classes)
+        if isinstance(options, ClassifierOptions) and isinstance(context.targets, ClassTarget):
+            context.targets.max_classes = options.max_classes
         self.undo.forget()
 
     def start(self, state: MMState) -> None:
@@ -449,7 +449,7 @@ class Learner:
             yield
         finally:
             if not self.n:
-                self.targets.free()
+                self.targets.set_names(())
                 self.context.encoder = before
                 self.undo.forget()
 

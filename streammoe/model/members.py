@@ -49,7 +49,7 @@ class Member(NamedTuple):
         return found
 
 
-def members_of(learner: Learner, *, is_next: bool = False) -> list[Member]:
+def members_of(learner: Learner, *, is_next: bool = True) -> list[Member]:
     """Return all members that predict; none before anything was learned.
 
     Args:
@@ -81,15 +81,15 @@ def main_mixture(members: Sequence[Member]) -> Member | None:
     return max((member for member in members if member.name in OF_MIXTURE), key=lambda each: each.share, default=None)
 
 
-def kept_rows(learner: Learner) -> tuple[FloatArray, FloatArray]:
-    """Return raw rows (m, F) and targets (m, Q) of learned events that the model keeps, `MOST_ROWS` at most.
+def kept_rows(learner: Learner, most: int = MOST_ROWS) -> tuple[FloatArray, FloatArray]:
+    """Return raw rows (m, F) and targets (m, Q) of learned events that the model keeps, so many at most.
 
     They are from its sample of all events, the option `reservoir`, or else the latest ones; none if it keeps none.
     """
     X, Y, _ = learner.reservoir_rows()
     if not len(X):
         X, Y, _ = learner.context.recent.rows(len(learner.encoder.fields))
-    at = np.linspace(0, len(X) - 1, min(len(X), MOST_ROWS)).astype(np.int64)
+    at = np.linspace(0, len(X) - 1, min(len(X), most)).astype(np.int64)
     return X[at], Y[at]
 
 
@@ -139,13 +139,6 @@ class Inputs(NamedTuple):
     center: FloatArray
     """(columns,) and `scale`: features are powers of (value − center)/scale."""
     scale: FloatArray
-
-    def reference(self, means: FloatArray) -> FloatArray:
-        """Return the features (p,) of an event with the running mean of each column, given those of features (p,)."""
-        first = {column: means[j] for j, (column, power) in enumerate(self.powers) if power == 1}
-        found = np.zeros(len(self.at))
-        found[: len(self.powers)] = [first[column] ** power if power else 1.0 for column, power in self.powers]
-        return found
 
 
 def inputs_of(learner: Learner, n_lags: int) -> Inputs:

@@ -11,11 +11,10 @@ from streammoe.columns.fitting import ranges_of, set_ranges
 from streammoe.columns.scaling import Scaler
 from streammoe.engine.state import state_at
 from streammoe.errors import ConfigError
-from streammoe.kernels.state import MMState, Prior
 from streammoe.model.checks import is_whole, names_in
 from streammoe.model.learner import Learner
 from streammoe.text import shown
-from streammoe.types import AnyArray, FloatArray
+from streammoe.types import FloatArray
 
 
 def parameters_of(learner: Learner, *, averaged: bool) -> dict[str, Any]:
@@ -34,7 +33,8 @@ def parameters_of(learner: Learner, *, averaged: bool) -> dict[str, Any]:
         "gate": (state.average_gate if averaged else state.gate)[:, :p_w].copy(),
         "experts": (state.average_experts if averaged else state.experts)[:, :, :p_v].copy(),
         "masses": state.masses.copy(),
-        **_curvature_of(state, p_w, p_v),
+        "gate_gram": decay * state.gate_gram[:p_w, :p_w],
+        "expert_grams": decay * state.expert_grams[:, :p_v, :p_v],
         "n": int(state.n[0]),
         "decay": decay,
         "prior_weight": float(state.prior_weight[0]),
@@ -54,22 +54,7 @@ def parameters_of(learner: Learner, *, averaged: bool) -> dict[str, Any]:
     return found
 
 
-def _curvature_of(state: MMState, p_w: int, p_v: int) -> dict[str, AnyArray]:
-    """Return the true Gram matrices without padding."""
-    decay = float(state.decay[0])
-    return {
-        "gate_gram": decay * state.gate_gram[:p_w, :p_w],
-        "expert_grams": decay * state.expert_grams[:, :p_v, :p_v],
-    }
-
-
-def continue_from(
-    learner: Learner,
-    parameters: Mapping[str, Any],
-    feature_names: Sequence[Any],
-    average: Mapping[str, AnyArray] | None,
-    n_average: int | None,
-) -> None:
+def continue_from(learner: Learner, parameters: Mapping[str, Any], feature_names: Sequence[Any]) -> None:
     """Continue from these statistics; the outputs must be fixed already.
 
     Raises:
@@ -102,7 +87,10 @@ def continue_from(
     n = int(parameters["n"])
     prior = family.unit_prior(options.prior_strength, wide_w, wide_v, Q)
     if "prior" in parameters:
-        prior = _given_prior(prior, parameters["prior"], p_w, p_v)
+        given = {"variances": prior.variances, **parameters["prior"]}
+        own = {"gate_gram": (p_w,), "expert_gram": (p_v,), "experts": (N, p_v), "variances": prior.variances.shape}
+        entries: Any = {each: _shaped(given, each, own[each], getattr(prior, each).shape) for each in own}
+        prior = prior._replace(**entries)
     if "scale" in parameters:
         encoder.scaler = Scaler(**{k: np.array(v, dtype=np.float64) for k, v in parameters["scale"].items()})
     if "ranges" in parameters:
@@ -114,27 +102,7 @@ def continue_from(
         prior_weight=float(parameters.get("prior_weight", prior.strength / max(prior.strength + n, 1.0))),
         decay=float(parameters.get("decay", 1.0)),
     )
-    if average is not None:
-        served = average if variances.size else {**average, "variances": variances}
-        state = state._replace(
-            n_average=np.array([n if n_average is None else n_average], dtype=np.int64),
-            average_gate=_shaped(served, "gate", *shapes["gate"]),
-            average_experts=_shaped(served, "experts", *shapes["experts"]),
-            average_variances=_shaped(served, "variances", *shapes["variances"]),
-        )
     learner.start(state)
-
-
-def _given_prior(blank: Prior, given: Mapping[str, Any], p_w: int, p_v: int) -> Prior:
-    """Return a prior with the given entries, of so many features, in place of those of a blank one."""
-    (n_variances,), (N, wide_v), (wide_w,) = blank.variances.shape, blank.experts.shape, blank.gate_gram.shape
-    given = {"variances": np.ones(n_variances), **given}
-    return blank._replace(
-        gate_gram=_shaped(given, "gate_gram", (p_w,), (wide_w,)),
-        expert_gram=_shaped(given, "expert_gram", (p_v,), (wide_v,)),
-        experts=_shaped(given, "experts", (N, p_v), (N, wide_v)),
-        variances=_shaped(given, "variances", (n_variances,), (n_variances,)),
-    )
 
 
 def experts_in(parameters: object) -> FloatArray:

@@ -107,10 +107,6 @@ class Phase(ABC):
     def copy(self, spare: Phase | None = None) -> Phase:
         """Return an independent copy; arrays of `spare` may be reused."""
 
-    def is_finite(self) -> bool:
-        """Return whether every number that predictions depend on is finite."""
-        return True
-
 
 def unlearned(context: Context, n: int, *, traced: bool) -> mixture.Scores:
     """Return the scores of n rows that nothing predicts."""

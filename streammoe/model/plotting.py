@@ -59,12 +59,10 @@ def plot(learner: Learner) -> Figure:
         from matplotlib.figure import Figure
     except ImportError:
         raise not_installed("plot", "matplotlib", "plot") from None
-    members, (X, Y), names = members_of(learner, is_next=True), kept_rows(learner), learner.targets.lagged_names
+    members, (X, Y), names = members_of(learner), kept_rows(learner, MOST_POINTS), learner.targets.lagged_names
     q = int(learner.targets.are_labels)
     if not members or len(names) <= q:
         raise ConfigError("plot: there is nothing to draw yet; learn some events first")
-    at = np.linspace(0, len(X) - 1, min(len(X), MOST_POINTS)).astype(np.int64)
-    X, Y = X[at], Y[at]
     experts = _experts(learner, members, X)
     drawn = {(each.member.name, each.k): each.share for each in experts}
     effects: dict[str, float] = {}

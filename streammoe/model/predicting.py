@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from streammoe.distributions import Gaussian, MultivariateMixture
 from streammoe.distributions.mixtures import check_level
 from streammoe.engine import mixture, portfolio
 from streammoe.engine.intervals import AT_ONCE, mixture_intervals
@@ -16,7 +18,7 @@ from streammoe.model.learner import Learner
 from streammoe.model.phase import in_units
 from streammoe.model.streaming import Streaming
 from streammoe.model.tables import Table, raw_rows
-from streammoe.types import FloatArray
+from streammoe.types import AnyArray, FloatArray
 
 
 def score(
@@ -67,19 +69,24 @@ def predict_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
         found = phase.bound(context).predict(row, is_next)
         if found is not None:
             return found if isinstance(found, float) else context.targets.one(found)
-    scores, _ = score(learner, _row(learner, x), None, is_next=is_next)
+    scores, _ = score(learner, context.with_last(context.encoder.row(x)), None, is_next=is_next)
     return context.targets.one(scores.predictions)
 
 
 def distribution_one(learner: Learner, x: Mapping[Any, Any]) -> Any:
     """Return the distribution of the targets of an event, which are numbers."""
-    context, raw = learner.context, learner.encoder.row(x)
-    is_next = _is_next(context, raw[0].tolist())
-    scores, _ = score(learner, context.with_last(raw), None, is_next=is_next, traced=True)
-    served = learner.phase.served(context)
-    variances = [member.theta.variances for member in served.members]
-    within = np.concatenate(variances) if variances else None
-    return learner.targets.distribution(scores.trace, within, learner.encoder.scaler.target_scale)
+    X, is_next = _next_row(learner, x)
+    (shares, means, within, ranks, _) = score(learner, X, None, is_next=is_next, traced=True)[0].trace
+    targets, members = learner.targets, learner.phase.served(learner.context).members
+    names, noise, Q = tuple(targets.lagged_names), learner.context.family.noise, targets.n_outputs
+    if members:
+        variances, scale = [each.theta.variances for each in members], learner.encoder.scaler.target_scale
+        is_full = variances[0].ndim == 3
+        own = np.concatenate(variances) * np.outer(scale, scale) if is_full else within[0]
+        joint = MultivariateMixture(shares[0], means[0], own, noise, names, ranks[0] if ranks.size else None)
+    else:
+        joint = MultivariateMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), Gaussian(tail=math.inf), names)
+    return joint.marginal(names[0]) if targets.is_number else joint
 
 
 def intervals(learner: Learner, X: FloatArray, level: float, *, is_next: bool = False) -> FloatArray:
@@ -99,9 +106,8 @@ def intervals(learner: Learner, X: FloatArray, level: float, *, is_next: bool = 
 
 def interval_one(learner: Learner, x: Mapping[Any, Any], level: float) -> Any:
     """Return the interval of a level of each output of an event, (Q, 2)."""
-    context, raw = learner.context, learner.encoder.row(x)
-    is_next = _is_next(context, raw[0].tolist())
-    return intervals(learner, context.with_last(raw), level, is_next=is_next)[0]
+    X, is_next = _next_row(learner, x)
+    return intervals(learner, X, level, is_next=is_next)[0]
 
 
 def interval_array(learner: Learner, table: Table, level: float) -> FloatArray:
@@ -109,13 +115,7 @@ def interval_array(learner: Learner, table: Table, level: float) -> FloatArray:
     return intervals(learner, _rows(learner, table), level)
 
 
-def gate_one(learner: Learner, x: Mapping[Any, Any]) -> FloatArray:
-    """Return the gate's probabilities (K,); NaN before there is a mixture."""
-    _, shares = score(learner, _row(learner, x), None)
-    return np.full(learner.n_experts, np.nan) if learner.state is None else shares[0]
-
-
-def predict(learner: Learner, table: Table) -> Any:
+def predict(learner: Learner, table: Table) -> AnyArray:
     """Predict the rows of a table, in the form of the targets."""
     scores, _ = score(learner, _rows(learner, table), None)
     return learner.targets.many(scores.predictions)
@@ -141,9 +141,10 @@ def _is_next(context: Context, row: Row) -> bool:
     return context.past.is_timely
 
 
-def _row(learner: Learner, x: Mapping[Any, Any]) -> FloatArray:
-    """Encode an event that is to be predicted."""
-    return learner.context.with_last(learner.encoder.row(x))
+def _next_row(learner: Learner, x: Mapping[Any, Any]) -> tuple[FloatArray, bool]:
+    """Encode an event that is to be predicted, and return what `_is_next` does of it."""
+    raw = learner.encoder.row(x)
+    return learner.context.with_last(raw), _is_next(learner.context, raw[0].tolist())
 
 
 def _rows(learner: Learner, table: Table) -> FloatArray:

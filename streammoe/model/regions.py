@@ -30,6 +30,8 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 class Region(NamedTuple):
     """Where the gate prefers an expert of the mixture, by the events that the model keeps."""
 
+    member: str
+    """The member with these parameters of the mixture: the one whose share in what is predicted is the largest."""
     expert: int
     share: float
     """The part of these events at which its share is the largest; NaN if no events are kept."""
@@ -77,16 +79,17 @@ def regions_of(learner: Learner) -> list[Region]:
     latest = learner.context.recent.rows(len(encoder.fields), LATEST)[0]
     K = len(member.predictor.theta.experts)
     if not len(X):
-        return [Region(k, math.nan, math.nan, "", math.nan, math.nan) for k in range(K)]
+        return [Region(member.name, k, math.nan, math.nan, "", math.nan, math.nan) for k in range(K)]
     prefers = said(learner, member, X)[0].shares.argmax(axis=1)[:, None] == np.arange(K)
     now = said(learner, member, latest if len(latest) else X)[0].shares.mean(axis=0).tolist()
-    return [_region(k, prefers[:, k], now[k], learner, X) for k in range(K)]
+    shares = prefers.mean(axis=0).tolist()
+    return [Region(member.name, k, shares[k], now[k], *_rule(prefers[:, k], learner, X)) for k in range(K)]
 
 
-def _region(k: int, prefers: BoolArray, gate_share: float, learner: Learner, X: FloatArray) -> Region:
-    share = float(prefers.mean())
-    if share in (0.0, 1.0):
-        return Region(k, share, gate_share, "everywhere" if share else "nowhere", share, share)
+def _rule(prefers: BoolArray, learner: Learner, X: FloatArray) -> tuple[str, float, float]:
+    """Return the rule, precision and coverage of a `Region`."""
+    if prefers.all() or not prefers.any():
+        return ("everywhere", 1.0, 1.0) if prefers.all() else ("nowhere", 0.0, 0.0)
     inside, gain = np.ones(len(X), dtype=np.bool_), 0.0
     rule: list[Condition] = []
     while len(rule) < MOST_CONDITIONS:
@@ -96,17 +99,15 @@ def _region(k: int, prefers: BoolArray, gate_share: float, learner: Learner, X: 
                 best, found = condition, own
         if best is None:
             break
-        # A tighter condition of the same kind replaces the one before.
-        rule = [each for each in rule if each[:2] != best[:2] or best.relation in "=≠"]
         rule.append(best)
         inside, gain = inside & best.holds, found
-    for condition in rule[:-1]:
-        others = [each for each in rule if each is not condition]
-        without = np.logical_and.reduce([each.holds for each in others])
-        if _separation(without, prefers) >= gain:
-            rule, inside = others, without
+        for condition in rule[:-1]:  # one before may have become superfluous, such as one that is less tight
+            others = [each for each in rule if each is not condition]
+            without = np.logical_and.reduce([each.holds for each in others])
+            if (own := _separation(without, prefers)) >= gain:
+                rule, inside, gain = others, without, own
     words = " and ".join(map(str, rule)) or "everywhere"
-    return Region(k, share, gate_share, words, float(prefers[inside].mean()), float(inside[prefers].mean()))
+    return words, float(prefers[inside].mean()), float(inside[prefers].mean())
 
 
 def _separation(inside: BoolArray, prefers: BoolArray) -> float:

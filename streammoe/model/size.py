@@ -13,7 +13,11 @@ def excess(context: Context, additions: Additions) -> str | None:
     """Return an error message if the model would become too large with these fields and levels."""
     options = context.options
     K, (p_w, p_v) = options.most_experts, context.encoder.widths_with(additions)
-    size = _state_bytes(context, p_w, p_v)
+    n_rows, n_lags, wide = context.family.n_rows(context.targets.most_outputs), context.n_series_lags, padded(p_v)
+    n_singles = options.has_portfolio * sum(kind.sees == "all" for kind in KINDS)
+    size = model_bytes(K + n_singles, n_rows, padded(p_w), wide)  # of the largest state, without rows that are kept
+    size += model_bytes(1, n_rows, 0, MOST_FEATURES) if options.has_curved else 0
+    size += model_bytes(1, n_rows, 0, wide + series_width(context.targets.most_outputs, n_lags)) if n_lags else 0
     if size > MAX_STATE_BYTES:
         return (
             f"a model of {K:,} experts with {p_v:,} features, and {p_w:,} of the gate, would take "
@@ -30,15 +34,3 @@ def excess(context: Context, additions: Additions) -> str | None:
                 "features"
             )
     return None
-
-
-def _state_bytes(context: Context, gate_features: int, expert_features: int) -> int:
-    """Return the size of the largest state that a model of so many features has; rows that are kept are not counted."""
-    options, p_w, p_v = context.options, padded(gate_features), padded(expert_features)
-    n_rows = context.family.n_rows(context.targets.most_outputs)
-    curved = model_bytes(1, n_rows, 0, MOST_FEATURES) if options.has_curved else 0
-    series = context.n_series_lags and model_bytes(
-        1, n_rows, 0, p_v + series_width(context.targets.most_outputs, context.n_series_lags)
-    )
-    n_singles = options.has_portfolio * sum(kind.sees == "all" for kind in KINDS)
-    return model_bytes(options.most_experts + n_singles, n_rows, p_w, p_v) + curved + series

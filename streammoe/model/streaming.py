@@ -432,9 +432,6 @@ class Streaming(Noticed, Phase):
             candidate, portfolio, self.fitted_at, is_settled=self.is_settled, fit=self.fit, fitted=self.fitted
         )
 
-    def is_finite(self) -> bool:
-        return not unsound_parts(self.leader.state) and (self.portfolio is None or self.portfolio.is_finite())
-
 
 def _report_idle(context: Context, mixture: Candidate, n: int) -> None:
     """Log which experts are starved or duplicates, each once."""

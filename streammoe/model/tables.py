@@ -42,13 +42,9 @@ class Table(NamedTuple):
         present = ~np.isnan(self.rows[:, self.names.index(name)])
         return int(np.argmax(present)) if present.any() else len(present)
 
-    def part(self, piece: slice) -> Table:
-        """Return a slice of rows."""
-        return self._replace(rows=self.rows[piece], texts=_part(self.texts, piece))
-
-    def select(self, indexes: IntArray) -> Table:
-        """Return the rows with these indexes."""
-        return self._replace(rows=self.rows[indexes], texts=_select(self.texts, indexes))
+    def part(self, at: slice | IntArray) -> Table:
+        """Return some of the rows."""
+        return self._replace(rows=self.rows[at], texts=_texts_at(self.texts, at))
 
     def ordered(self, fields: Sequence[Any]) -> FloatArray:
         """Return rows in the order of `fields`; a field without column is NaN (missing), other columns are omitted."""
@@ -73,13 +69,9 @@ class Events(NamedTuple):
     weights: FloatArray
     """(n,)."""
 
-    def part(self, piece: slice) -> Events:
-        """Return a slice of events."""
-        return Events(self.X[piece], _part(self.texts, piece), self.targets[piece], self.weights[piece])
-
-    def select(self, indexes: IntArray) -> Events:
-        """Return the events with these indexes; their targets must have been read."""
-        return Events(self.X[indexes], _select(self.texts, indexes), self.targets[indexes], self.weights[indexes])
+    def part(self, at: slice | IntArray) -> Events:
+        """Return some of the events."""
+        return Events(self.X[at], _texts_at(self.texts, at), taken(self.targets, at), self.weights[at])
 
 
 def table_of_array(
@@ -108,7 +100,9 @@ def table_of_array(
             "give feature_names to predict from some of them"
         )
         raise InvalidEvent(msg, reason="wrong_shape")
-    names = _default_names(width, fields) if feature_names is None else names_in(feature_names, "feature_names")
+    names = [f"x{j}" for j in range(width)] if feature_names is None else names_in(feature_names, "feature_names")
+    if feature_names is None and len(fields) == width and set(names) != set(fields):
+        names = list(fields)
     for name in names:
         check_name(name, place="feature_names")
     if len(names) != width or len(set(names)) != width:
@@ -143,17 +137,10 @@ def raw_rows(table: Table, encoder: Encoder) -> FloatArray:
     return rows
 
 
-def _default_names(width: int, fields: Sequence[Any]) -> list[Any]:
-    """Return x0, x1, … if the model knows them or has another width; else the model's own fields in order."""
-    names: list[Any] = [f"x{j}" for j in range(width)]
-    known = not fields or len(fields) != width or set(names) == set(fields)
-    return names if known else list(fields)
+def taken(values: Any, at: slice | IntArray) -> Any:
+    """Return some entries of an array or of a list, in which labels keep their types."""
+    return values[at] if isinstance(at, slice) or isinstance(values, np.ndarray) else [values[i] for i in at.tolist()]
 
 
-def _part(texts: Texts, piece: slice) -> Texts:
-    return {name: column[piece] for name, column in texts.items()}
-
-
-def _select(texts: Texts, indexes: IntArray) -> Texts:
-    rows = indexes.tolist()
-    return {name: [column[i] for i in rows] for name, column in texts.items()}
+def _texts_at(texts: Texts, at: slice | IntArray) -> Texts:
+    return {name: taken(column, at) for name, column in texts.items()}

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
 from streammoe.checked import as_json, names_of
 from streammoe.columns.values import NO_TARGET, check_name, number, type_in_words
-from streammoe.distributions import Gaussian, Mixture, MultivariateMixture
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.experts import Family
-from streammoe.kernels.state import Trace
-from streammoe.model.checks import finite_array, names_in, rectangle
+from streammoe.model.checks import by_rows, finite_array, names_in, rectangle
 from streammoe.options import is_label
 from streammoe.text import shown
 from streammoe.types import AnyArray, BoolArray, FloatArray
@@ -33,10 +32,7 @@ class Targets(ABC):
 
     Attributes:
         family: family of the experts.
-        n_outputs: Q, or the number of classes encountered.
-        most_outputs: maximum of `n_outputs`.
         names: names of several outputs, or the labels encountered so far, in the order of the parameters.
-        is_fixed: whether the outputs that an event must have are known.
     """
 
     are_labels: ClassVar[bool] = False
@@ -44,25 +40,39 @@ class Targets(ABC):
     is_number: bool = False
     """Whether a target is one number, which has no name."""
 
-    def __init__(self, family: Family, n_outputs: int, most_outputs: int) -> None:
+    def __init__(self, family: Family) -> None:
         self.family = family
-        self.n_outputs = n_outputs
-        self.most_outputs = most_outputs
-        self.names: list[Any] = []
-        self.is_fixed = True
+        self.set_names(())
+
+    def set_names(self, names: Iterable[Any]) -> None:
+        """Set the names of the outputs, or the labels."""
+        self.names = list(names)
 
     @property
     def lagged_names(self) -> list[Any]:
         """Names of the outputs in those of lags."""
-        return self.names
+        return ["y"] if self.is_number else self.names
 
-    def copy(self) -> Targets:
-        """Return an independent copy."""
-        return self
+    @property
+    def n_outputs(self) -> int:
+        """Q, or the number of classes encountered."""
+        return 1 if self.is_number else len(self.names)
 
-    def before(self, n_outputs: int) -> Targets:
-        """Return the targets as they were when there were so many classes; `self` for numbers."""
-        return self
+    @property
+    def most_outputs(self) -> int:
+        """Maximum of `n_outputs`."""
+        return self.n_outputs
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the outputs that an event must have are known."""
+        return self.are_labels or self.n_outputs > 0
+
+    def copy(self, n_outputs: int | None = None) -> Self:
+        """Return an independent copy, with only the first so many outputs."""
+        other = copy.copy(self)
+        other.set_names(self.names[:n_outputs])
+        return other
 
     # -- One event -------------------------------------------------------------------------------------------------
 
@@ -100,17 +110,6 @@ class Targets(ABC):
         """Return predictions (n, n_outputs) of a model that has learned nothing."""
         return np.zeros((n, self.n_outputs))
 
-    def distribution(self, trace: Trace, variances: FloatArray | None, scale: FloatArray) -> Any:
-        """Return the distribution of numeric targets that a model's trace of one event describes.
-
-        Args:
-            trace: trace of the event.
-            variances: (K, Q) or (K, Q, Q) of each component of what predicted, in its coordinates; None before there
-                is anything.
-            scale: (Q,) scale of its coordinates, in the targets' own units.
-        """
-        raise NotImplementedError
-
     # -- Outputs that come with events -----------------------------------------------------------------------------
 
     def add(self, label: Any) -> int:
@@ -120,22 +119,6 @@ class Targets(ABC):
     def fix(self, names: Sequence[Any]) -> None:
         """Fix the names of the outputs, in the given order."""
         raise ConfigError(f"set_targets: got {list(names)!r}; the outputs of this model have no names")
-
-    def free(self) -> None:
-        """Forget the names of the outputs again."""
-        raise NotImplementedError
-
-    def names_in(self, given: Iterable[Any]) -> list[Any]:
-        """Return the names of the outputs in the order of the parameters; `given` must be all of them, in any order."""
-        raise NotImplementedError
-
-    def default_names(self, y: AnyArray, n: int) -> list[Any]:
-        """Return names of the outputs for an array of targets of n rows."""
-        return self.names
-
-    def allow(self, max_classes: int) -> None:
-        """Set the maximum number of labels from now on."""
-        raise NotImplementedError
 
     # -- In a checkpoint -------------------------------------------------------------------------------------------
 
@@ -157,17 +140,8 @@ class NumericTarget(Targets):
     """
 
     def __init__(self, family: Family, *, is_number: bool) -> None:
-        super().__init__(family, int(is_number), int(is_number))
-        self.is_number = self.is_fixed = is_number
-
-    @property
-    def lagged_names(self) -> list[Any]:
-        return ["y"] if self.is_number else self.names
-
-    def _set(self, names: list[Any]) -> None:
-        self.names = names
-        self.n_outputs = self.most_outputs = len(names)
-        self.is_fixed = bool(names)
+        super().__init__(family)
+        self.is_number = is_number
 
     def fix(self, names: Sequence[Any]) -> None:
         """Fix the names of the outputs, in the given order.
@@ -185,12 +159,10 @@ class NumericTarget(Targets):
             raise ConfigError(f"set_targets: the model already has outputs: {self.names!r}")
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"set_targets: got {list(names)!r}; name at least one output, and each once")
-        self._set(list(names))
-
-    def free(self) -> None:
-        self._set([])
+        self.set_names(names)
 
     def names_in(self, given: Iterable[Any]) -> list[Any]:
+        """Return the names of the outputs in the order of the parameters; `given` must be all of them, in any order."""
         found = sorted(given, key=str)
         names = self.names or found
         if not names or len(found) != len(names) or set(found) != set(names):
@@ -227,9 +199,6 @@ class NumericTarget(Targets):
             raise InvalidEvent(msg, reason="wrong_shape", feature="target")
         return found
 
-    def default_names(self, y: AnyArray, n: int) -> list[Any]:
-        return [f"y{q}" for q in range(self.check_array(y, n).shape[1])]
-
     def read(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
         found = np.array(targets, dtype=np.float64)
         return found.reshape(n, self.n_outputs or found.size // max(n, 1)), np.zeros(n, np.bool_), {}
@@ -237,25 +206,12 @@ class NumericTarget(Targets):
     def many(self, predictions: FloatArray) -> FloatArray:
         return predictions[:, 0].copy() if self.is_number else predictions
 
-    def distribution(
-        self, trace: Trace, variances: FloatArray | None, scale: FloatArray
-    ) -> Mixture | MultivariateMixture:
-        (shares, means, own, ranks, _), noise, Q = trace, self.family.noise, self.n_outputs
-        names = tuple(self.lagged_names)
-        if variances is None:
-            joint = MultivariateMixture(np.ones(1), np.zeros((1, Q)), np.ones((1, Q)), Gaussian(tail=math.inf), names)
-        else:
-            within = variances * np.outer(scale, scale) if variances.ndim == 3 else own[0]
-            calibrated = ranks[0] if ranks.size else None
-            joint = MultivariateMixture(shares[0], means[0], within, noise, names, calibrated)
-        return joint.marginal(names[0]) if self.is_number else joint
-
     def arrays(self) -> dict[str, AnyArray]:
         return {} if self.is_number else {"encoder.targets": as_json(self.names)}
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
         if not self.is_number:
-            self._set(names_of(arrays, "encoder.targets", (str, int, float, bool)))
+            self.set_names(names_of(arrays, "encoder.targets", (str, int, float, bool)))
 
 
 class ClassTarget(Targets):
@@ -270,29 +226,18 @@ class ClassTarget(Targets):
     are_labels = True
 
     def __init__(self, family: Family, classes: tuple[Label, ...] | None, max_classes: int) -> None:
-        super().__init__(family, 0, max_classes if classes is None else len(classes))
+        super().__init__(family)
         self.classes = classes
         self.max_classes = max_classes
-        self._index: dict[Label, int] = {}
-        for label in classes or ():
-            self.add(label)
+        self.set_names(map(_plain, classes or ()))
 
-    def copy(self) -> ClassTarget:
-        other = ClassTarget(self.family, None, self.max_classes)
-        other.classes, other.most_outputs, other.n_outputs = self.classes, self.most_outputs, self.n_outputs
-        other.names, other._index = self.names.copy(), self._index.copy()
-        return other
+    def set_names(self, names: Iterable[Any]) -> None:
+        super().set_names(names)
+        self._index: dict[Label, int] = {label: index for index, label in enumerate(self.names)}
 
-    def before(self, n_outputs: int) -> ClassTarget:
-        other = self.copy()
-        other.names, other.n_outputs = self.names[:n_outputs], n_outputs
-        other._index = {label: index for label, index in self._index.items() if index < n_outputs}  # noqa: SLF001
-        return other
-
-    def allow(self, max_classes: int) -> None:
-        self.max_classes = max_classes
-        if self.classes is None:
-            self.most_outputs = max_classes
+    @property
+    def most_outputs(self) -> int:
+        return self.max_classes if self.classes is None else len(self.classes)
 
     def read_one(self, y: Any) -> tuple[FloatArray, Label | None]:
         label = _plain(y)
@@ -320,14 +265,7 @@ class ClassTarget(Targets):
             msg = f"y: got shape {found.shape} for {n} rows; it must hold one label for each row of X"
             raise InvalidEvent(msg, reason="wrong_shape", feature="target")
         labels: list[Label] = found.tolist()
-        if found.dtype == object:
-            for row, label in enumerate(labels):
-                try:
-                    labels[row] = _plain(label)
-                except InvalidEvent as error:
-                    msg = f"row {row}: {error}"
-                    raise InvalidEvent(msg, reason=error.reason, feature=error.feature, row=row) from None
-        return labels
+        return by_rows(_plain, labels) if found.dtype == object else labels
 
     def read(self, targets: Any, n: int) -> tuple[FloatArray, BoolArray, dict[int, InvalidEvent]]:
         Y = np.zeros((n, 1))
@@ -360,34 +298,28 @@ class ClassTarget(Targets):
         return np.full((n, M), 1.0 / M) if M else np.empty((n, 0))
 
     def add(self, label: Any) -> int:
-        index = self.n_outputs
         plain = _plain(label)
+        self._index[plain] = len(self.names)
         self.names.append(plain)
-        self._index[plain] = index
-        self.n_outputs = index + 1
-        return index
+        return self._index[plain]
 
     def _require_room(self, label: Label) -> None:
         if self.classes is not None:
             msg = f"target: the label {label!r} is not among the classes {self.classes!r}; correct either of them"
             raise InvalidEvent(msg, reason="unknown_class", feature="target")
         if len(self.names) >= self.max_classes:
-            raise self._no_room(label)
-
-    def _no_room(self, label: Label) -> InvalidEvent:
-        msg = (
-            f"target: the label {label!r} is new, but max_classes = {self.max_classes} labels are known already; raise "
-            'max_classes or, if the target is a number and no class, use MoERegressor (model.kind = "regressor")'
-        )
-        return InvalidEvent(msg, reason="unknown_class", feature="target")
+            msg = (
+                f"target: the label {label!r} is new, but max_classes = {self.max_classes} labels are known already; "
+                "raise max_classes or, if the target is a number and no class, use MoERegressor "
+                '(model.kind = "regressor")'
+            )
+            raise InvalidEvent(msg, reason="unknown_class", feature="target")
 
     def arrays(self) -> dict[str, AnyArray]:
         return {"encoder.classes": as_json(self.names)}
 
     def restore(self, arrays: Mapping[str, AnyArray]) -> None:
-        self.names = names_of(arrays, "encoder.classes", (str, int, float, bool))
-        self._index = {label: index for index, label in enumerate(self.names)}
-        self.n_outputs = len(self.names)
+        self.set_names(names_of(arrays, "encoder.classes", (str, int, float, bool)))
 
 
 def _number(value: object, name: object) -> float:
@@ -404,14 +336,9 @@ def _numbers(y: AnyArray) -> AnyArray:
     found = rectangle(y, "target")
     if found.dtype.kind not in "OUS" or not found.ndim or isinstance(found, np.ma.MaskedArray):
         return found
-    numbers = np.empty(found.shape)
-    for place, value in np.ndenumerate(found):
-        try:
-            numbers[place] = _number(value, "target")
-        except InvalidEvent as error:
-            msg = f"row {place[0]}: {error}"
-            raise InvalidEvent(msg, reason=error.reason, feature="target", row=place[0]) from None
-    return numbers
+    rows = found.reshape(len(found), math.prod(found.shape[1:])).tolist()
+    numbers = by_rows(lambda row: [_number(value, "target") for value in row], rows)
+    return np.array(numbers, dtype=np.float64).reshape(found.shape)
 
 
 def likeliest(labels: Sequence[Label], probabilities: FloatArray) -> AnyArray:

@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from streammoe.columns.kinds import described
+from streammoe.columns.kinds import ColumnKind, described
 from streammoe.engine.interruption import FitCancelled, uncancellable
 from streammoe.estimators import POISON, MixtureOfExperts, Outcome
 from streammoe.kernels.state import Trace
@@ -196,7 +195,7 @@ class Pipeline:
                 ledger.reject(len(batch) - len(rest) + i, "decode", reason, detail)
             if len(decoded.rows):
                 self._follow(rest, decoded)
-                learned.append(self._teach(self.model.learn_rows, rest, decoded, ledger, self.model.fields))
+                learned.append(self._teach(rest, decoded, ledger, {}))
             if decoded.first_new is None:
                 break
             at, values = decoded.first_new
@@ -213,14 +212,17 @@ class Pipeline:
         return learned
 
     def _teach(
-        self, learn: Callable[..., Outcome], batch: Batch, decoded: DecodedBatch, ledger: Ledger, fields: Sequence[str]
+        self, batch: Batch, decoded: DecodedBatch, ledger: Ledger, added: Mapping[str, ColumnKind]
     ) -> LearnedRows:
-        """Learn the decoded events of `batch`, a tail of the ledger's batch, with columns of these names."""
+        """Learn the decoded events of `batch`, a tail of the ledger's batch; the model lacks the columns `added`."""
         n, classes = self.model.n, len(self.model.output_names)
+        fields = [*self.model.fields, *added]
         texts = {fields[j]: column for j, column in decoded.texts.items()}
         X, targets = decoded.X, decoded.Y if decoded.labels is None else decoded.labels
         lags = self._lags(batch, decoded.rows)
-        outcome = learn(X, targets, decoded.weights, texts=texts, traced=self._is_traced, lags=lags)
+        outcome = self.model.learn_rows(
+            X, targets, decoded.weights, texts=texts, traced=self._is_traced, lags=lags, added=added
+        )
         rows = len(ledger.batch) - len(batch) + decoded.rows
         if outcome.rejected:
             for at, error in outcome.rejected.items():
@@ -255,7 +257,9 @@ class Pipeline:
             kept = np.flatnonzero(~lacks)
             X, rows = X[kept], rows[kept]
             texts = {j: _picked(column, kept) for j, column in texts.items()}
-        full, place = self.model.full_columns, lambda i: batch.location(int(rows[i]))
+        columns, place = self.model.learner.encoder.columns, lambda i: batch.location(int(rows[i]))
+        levels = ((name, columns.levels[name].keys()) for name in columns.with_columns)
+        full = {name: known for name, known in levels if len(known) >= columns.max_levels}  # they take no others
         for message in self.presence.update(self.model.fields, X, texts, full, place):
             LOGGER.warning("%s: %s", batch.origin, message, extra={"event": "column_vanished"})
 
@@ -264,13 +268,11 @@ class Pipeline:
         names = sorted(values)
         if self.schema.features is None:
             names = names[: self.schema.max_columns - len(self.model.fields)]
-        fields = [*self.model.fields, *names]
         # Decoding has found a kind for each of them.
         kinds = self.columns.roles({}, batch).first_kinds(names, values)
         roles = self.columns.roles({**self.model.column_kinds, **kinds}, batch)
         decoded = event_of(decoder(batch.format).names(batch, i), roles)._replace(rows=np.array([i]))
-        learn = partial(self.model.learn_wider, names, kinds=[kinds[name] for name in names])
-        learned = self._teach(learn, batch, decoded, ledger, fields)
+        learned = self._teach(batch, decoded, ledger, kinds)
         if learned.outcome.learned.any():
             LOGGER.info("%s: more columns by their first values: %s", batch.origin, described(kinds))
             self.columns.warn_of_values(batch, i, kinds)

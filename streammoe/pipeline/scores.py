@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -200,6 +200,15 @@ class PrequentialScores(Scores):
             "log_loss": self.log_loss.means(),
             "baseline_rmse": self._root("baseline_squared_error"),
         }
+
+    def of_intervals(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return coverage and mean width of intervals by output and level; ``None`` before the first event."""
+        running = {key: each.means()["running"] if each.count else None for key, each in self.intervals.items()}
+        return [
+            {"output": name, "level": level, **{score: running[score, q, level] for score in ("coverage", "width")}}
+            for q, name in enumerate(names)
+            for level in LEVELS
+        ]
 
     def rmse(self, output: int) -> dict[str, float]:
         """Return the root mean squared error of one of several outputs by each of `AVERAGES`."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 import signal
 import sys
 import tempfile
@@ -239,18 +238,8 @@ def fit_parts(
             f"workers were lost again and again, which is most often for want of memory; give each more ({error})"
         ) from error
     vars(model).update(vars(trial))
-    classify = model.is_classifier
-    return Fit(
-        model=model,
-        start=plan.start,
-        n=read.n,
-        trace=descent.trace,
-        reason=descent.reason,
-        log_loss=losses / total,
-        rmse=None if classify else math.sqrt(scores / total),
-        accuracy=scores / total if classify else None,
-        seconds=time.perf_counter() - began,
-    )
+    seconds = time.perf_counter() - began
+    return Fit(model, plan.start, read.n, descent.trace, descent.reason, losses / total, scores / total, seconds)
 
 
 def _fit_rows(client: Client, trial: MixtureOfExperts, read: _ReadParts, plan: FitPlan) -> tuple[_OnWorkers, Descent]:

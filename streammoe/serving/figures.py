@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from streammoe.engine.portfolio import OF_MIXTURE
 from streammoe.ports import DeadLetter
 from streammoe.text import cut, printable, time_of_day
 
@@ -58,15 +57,16 @@ def experts_of(model: MixtureOfExperts, coefficients: Sequence[Coefficient]) -> 
     One that is starved is `unused` if the gate hardly prefers it anywhere, which harms nothing. It takes a while for a
     wide model; during warm-up there are none.
     """
-    shares, found = model.member_shares, list[dict[str, Any]]()
-    member = max((name for name in shares if name in OF_MIXTURE), key=shares.__getitem__, default=None)
-    terms = [each for each in coefficients if each.member == member and each.feature != "intercept"]
-    terms.sort(key=lambda each: -abs(each.effect))
-    for k, (expert, region) in enumerate(zip(model.experts(), model.regions(), strict=False)):
+    found = []
+    for expert, region in zip(model.experts(), model.regions(), strict=False):
         is_unused = expert["condition"] == "starved" and region.gate_share < UNUSED_BELOW
         condition = "unused" if is_unused else expert["condition"]
-        own = [{"feature": each.feature, "value": each.value} for each in terms if each.expert == k][:MOST_TERMS]
-        found.append({**expert, "condition": condition, "member": member, "region": region.text, "coefficients": own})
+        own = [each for each in coefficients if each[:2] == region[:2] and each.feature != "intercept"]
+        own.sort(key=lambda each: -abs(each.effect))
+        terms = [{"feature": each.feature, "value": each.value} for each in own[:MOST_TERMS]]
+        found.append(
+            {**expert, "condition": condition, "member": region.member, "region": region.text, "coefficients": terms}
+        )
     return found
 
 

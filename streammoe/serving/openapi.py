@@ -176,8 +176,10 @@ def _record(snapshot: Snapshot | None) -> tuple[Json, Json]:
     if snapshot is None:
         return {"type": "object", "description": "The columns are not known yet."}, {}
     of = snapshot.schema.notations.of
-    kinds, limits = snapshot.model.column_kinds, snapshot.model.column_limits
-    found = {str(name): _column(kind, of(str(name)), limits[name]) for name, kind in kinds.items()}
+    columns = snapshot.model.learner.encoder.columns
+    limits = zip(columns.kinds, columns.plan.lowest.tolist(), columns.plan.highest.tolist(), strict=True)
+    ends, kinds = {name: (least, largest) for name, least, largest in limits}, snapshot.model.column_kinds
+    found = {str(name): _column(kind, of(str(name)), ends[name]) for name, kind in kinds.items()}
     schema = {
         "type": "object",
         "description": "The columns of the model, of which a record has at least one; other fields are ignored.",

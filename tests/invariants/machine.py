@@ -22,7 +22,7 @@ from streammoe.columns.layout import Additions
 from streammoe.columns.values import seconds
 from streammoe.errors import REASONS
 from streammoe.estimators import model_of
-from streammoe.model.learn_rows import introduce, learn_rows, learn_wider
+from streammoe.model.learn_rows import introduce, learn_rows
 from streammoe.model.tables import Events
 from streammoe.persistence import decode, encode
 from streammoe.pipeline.pipeline import Pipeline
@@ -317,10 +317,7 @@ class Machine:
             texts = {"Z": [None if each.get("Z") is None else str(each["Z"]) for each in some]}
             X = self.numbers(some, [*self.model.fields, *late])
             events = Events(X, texts, self.targets(some), weights)
-            if late:
-                outcome = learn_wider(self.model.learner, Additions(late), events, traced=False)
-            else:
-                outcome = learn_rows(self.model.learner, events, traced=False)
+            outcome = learn_rows(self.model.learner, events, Additions(late), traced=False)
             good = [j for j, i in enumerate(piece) if i != skipped]
             assert outcome.learned[good].all()
             if len(good) < len(piece):

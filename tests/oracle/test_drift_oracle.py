@@ -65,7 +65,7 @@ def test_steps_iterates_and_the_average_are_those_of_the_reference(kind, family,
     m = begin - WARMUP + (WARMUP - parameters) // 2  # iterates that the warm-up's fit counts for
     losses = copy.deepcopy(model).learn_array(X[WARMUP:], y[WARMUP:])
     schedule = model.options.schedule
-    again = model.options.default_schedule if schedule.forgets else schedule
+    again = type(model.options).model_fields["schedule"].default if schedule.forgets else schedule
     steps = Steps(schedule, again, (model.drift or PageHinkley()).restart)
     model.learn_array(X[WARMUP:begin], y[WARMUP:begin])
     assert not any(steps.learned(n, losses[n - WARMUP - 1]) for n in range(WARMUP + 1, begin + 1))
@@ -87,7 +87,9 @@ def test_steps_iterates_and_the_average_are_those_of_the_reference(kind, family,
             row = np.array([1.0, *X[i]])
             oracle.learn(row, row, int(y[i]) if kind is MoEClassifier else np.atleast_1d(y[i]), given)
             m += 1
-            weight = weight_of(model.options.averaging_kind, model.options.averaging_rate, gamma, schedule.forgets)(m)
+            weight = weight_of(
+                model.options.averaging_kind, getattr(model.options.averaging, "rate", 0.0), gamma, schedule.forgets
+            )(m)
             theta = oracle.theta
             served = {name: value + weight * (theta[name] - value) for name, value in served.items()}
             if model.drift is not None and steps.learned(n, losses[i - WARMUP]):

@@ -36,7 +36,7 @@ FLAGS = [
     (
         MoEClassifier,
         [*CLASSES, "model.classes=[0, '1', 2]", "model.max_levels=3", "schema.timestamps=['b']"],
-        {"class_labels": ["0", "1", "2"], "max_levels": 3, "timestamps": ("b",), "bound": "adaptive"},
+        {"output_names": ["0", "1", "2"], "max_levels": 3, "timestamps": ("b",), "bound": "adaptive"},
     ),
     (
         MoEMultiTargetRegressor,

@@ -7,6 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from streammoe.commands import main
+from streammoe.persistence import read_checkpoint
+from streammoe.pipeline.scores import saved_scores
 from tests.unit import daemons
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
@@ -84,6 +86,9 @@ def test_markdown_has_the_same_words_and_no_mark_of_the_data(state):
 
 def test_a_card_says_what_the_checkpoint_knows(state):
     text = card(state)
+    scores = saved_scores(read_checkpoint(state))
+    within, width = (scores.intervals[score, 0, 0.9].means()["running"] for score in ("coverage", "width"))
+    assert f"| y | 90% | {within:.6g} | {width:.6g} |\n" in text
     for line in (
         r"^- file: .*path data\.csv",
         r"^\| a \| number \| 0 to 6 \|$",

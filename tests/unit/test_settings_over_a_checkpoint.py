@@ -77,7 +77,7 @@ def test_limits_that_may_have_been_reached_may_only_rise_and_then_hold_for_what_
         with opened(*flags, *limits) as running:
             rejected = running.daemon.run(StopFlag()).rejected
             model = running.daemon.model
-            found[limits is high] = (rejected, len(model.class_labels), {*model.feature_names})
+            found[limits is high] = (rejected, len(model.output_names), {*model.feature_names})
         if limits is low:
             shutil.rmtree("state")
             shutil.move("low", "state")

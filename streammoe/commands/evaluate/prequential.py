@@ -19,7 +19,6 @@ from streammoe.commands.evaluate.tally import Tally
 from streammoe.daemon.loop import ProgressListener
 from streammoe.daemon.model import compile_kernels, model_from, schema_of
 from streammoe.daemon.signals import StopFlag
-from streammoe.distributions.mixtures import LEVELS
 from streammoe.engine.interruption import FitCancelled, cancellable
 from streammoe.engine.intervals import crps
 from streammoe.estimators import MixtureOfExperts
@@ -193,15 +192,6 @@ class _AllScores(PrequentialScores):
     def __init__(self, outputs: int) -> None:
         super().__init__(outputs, every=1)
         self.crps, self.seconds = Average(), 0.0
-
-    def of_intervals(self, names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return coverage and mean width by output and level."""
-        running = {key: finite_or_none(each.means()["running"]) for key, each in self.intervals.items()}
-        return [
-            {"output": name, "level": level, **{score: running[score, q, level] for score in ("coverage", "width")}}
-            for q, name in enumerate(names)
-            for level in LEVELS
-        ]
 
     def score_intervals(self, Y: FloatArray, spread: Spread | None) -> None:
         started = time.perf_counter()

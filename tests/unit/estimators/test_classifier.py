@@ -19,7 +19,7 @@ def test_labels_come_back_as_they_were_given(labels):
         numpys.learn_one(x, np.array([label])[0])
     for model in (plain, numpys):
         assert same(model, plain)
-        assert {(type(label), label) for label in model.class_labels} == {(type(label), label) for label in labels}
+        assert {(type(label), label) for label in model.output_names} == {(type(label), label) for label in labels}
         assert type(model.predict_one({})) is type(labels[0])
     assert plain.predict_array(X).tolist() == [plain.predict_one(x) for x in dicts(X)]
 
@@ -44,4 +44,4 @@ def test_fixed_classes_are_there_from_the_beginning_and_no_other_is_learned():
     with pytest.raises(InvalidEvent) as rejected:
         model.learn_array(np.ones((3, 1)), ["a", "e", "b"], feature_names=["x"])
     assert (rejected.value.reason, rejected.value.row) == ("unknown_class", 1)
-    assert (model.class_labels, model.state_digest()) == (["b", "a", "c"], digest)
+    assert (model.output_names, model.state_digest()) == (["b", "a", "c"], digest)

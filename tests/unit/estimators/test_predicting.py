@@ -1,5 +1,6 @@
 """What models say of an event: the mixture of the experts that they serve, in the units of the target."""
 
+import copy
 import math
 
 import numpy as np
@@ -50,7 +51,7 @@ def test_models_say_what_the_literal_mixture_of_the_served_experts_says(name):
         logits = np.append(theta["gate"] @ row, 0.0)
         shares = np.exp(logits) / np.exp(logits).sum()
         np.testing.assert_allclose(model.gate_one(x), shares, rtol=1e-9)
-        number = model.class_labels.index(target) if kind is MoEClassifier else np.atleast_1d(target)
+        number = model.output_names.index(target) if kind is MoEClassifier else np.atleast_1d(target)
         joint = literal.log_joint(row, row, number)
         total = np.logaddexp.reduce(joint)
         assert likelihood == pytest.approx(total, rel=1e-9)
@@ -100,7 +101,7 @@ def test_before_it_learns_a_model_says_that_it_knows_nothing():
     event, rows = {"a": 1.0}, np.ones((2, 1))
     regressor, classifier, outputs = MoERegressor(), MoEClassifier(), MoEMultiTargetRegressor()
     assert (regressor.predict_one(event), regressor.predict_array(rows).tolist()) == (0.0, [0.0, 0.0])
-    assert (regressor.n, regressor.feature_names, regressor.is_warming_up, regressor.is_finite()) == (0, [], True, True)
+    assert (regressor.n, regressor.feature_names, regressor.is_warming_up) == (0, [], True)
     assert (classifier.predict_one(event), classifier.predict_proba_one(event)) == (None, {})
     assert classifier.predict_array(rows).tolist() == [None, None]
     assert (outputs.output_names, outputs.predict_one(event)) == ([], {})
@@ -132,3 +133,10 @@ def test_a_model_that_was_read_while_it_grew_is_no_read_past_the_ends_of_arrays(
     ):
         with pytest.raises(RuntimeError, match="another thread"):
             torn()
+
+
+def test_a_copy_of_a_model_whose_outputs_are_not_known_finds_its_own():
+    model = MoEMultiTargetRegressor()
+    other = copy.copy(model)
+    other.learn_one({"x": 1.0}, {"a": 1.0})
+    assert (model.output_names, other.output_names) == ([], ["a"])

@@ -212,7 +212,7 @@ def test_a_class_that_was_away_for_hundreds_of_events_is_known_when_it_comes_bac
     model = MoEClassifier()
     model.learn_array(X[:1_600], y[:1_600])
     back = np.flatnonzero(y[1_600:] == 2)[:20] + 1_600
-    labels = np.array(model.class_labels)
+    labels = np.array(model.output_names)
     assert (labels[model.predict_proba_array(X[back]).argmax(axis=1)] == 2).mean() >= 0.95
 
 

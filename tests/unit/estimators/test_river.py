@@ -18,7 +18,17 @@ CHECKED = [
     MoEClassifier(2, warmup=50, bound="tight", drift="page_hinkley", averaging="exponential"),
 ]
 OTHERS = [
-    *(each for kind in ESTIMATORS for each in (kind(), *(kind(**arguments) for arguments in kind._unit_test_params()))),
+    *(kind() for kind in ESTIMATORS),
+    MoERegressor(2, warmup=60),
+    MoERegressor(3, warmup=0),
+    MoERegressor(2, warmup=60, expert="student_t"),
+    MoERegressor(2, warmup=0, expert="laplace"),
+    MoERegressor(2, warmup=60, lags=2),
+    MoEMultiTargetRegressor(2, warmup=15),
+    MoEMultiTargetRegressor(3, warmup=0, expert=Gaussian("full")),
+    MoEMultiTargetRegressor(2, warmup=15, expert="student_t"),
+    MoEClassifier(2, warmup=60),
+    MoEClassifier(3, warmup=0),
     MoEMultiTargetRegressor(1, warmup=0, averaging=None, bound="paper", schedule=schedules.Constant(0.05)),
     MoERegressor(2, warmup=50, drift="page_hinkley", averaging=Exponential(0.1)),
     MoEClassifier(1, warmup=0, averaging=None, bound="paper", schedule=schedules.Constant(0.05)),

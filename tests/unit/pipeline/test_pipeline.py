@@ -78,7 +78,7 @@ def test_a_classifier_takes_the_classes_that_it_was_given_or_so_many():
     ):
         line = pipeline("classifier", **arguments)
         assert run(line, events).letters == [(i, "unknown_class", "validate") for i in rejected]
-        assert line.model.class_labels == known
+        assert line.model.output_names == known
         assert ("q" in line.model.fields) == (0 not in rejected)
 
 

@@ -78,7 +78,7 @@ def check_numbers(row, model, x, held):
 
 
 def check_classes(row, model, x, held):
-    known = list(model.class_labels)
+    known = list(model.output_names)
     assert list(row["probabilities"]) == known
     assert row["prediction"] == max(known, key=row["probabilities"].__getitem__, default=None)
     if known and f"c={held['c']}" in model.feature_names:
