@@ -233,9 +233,8 @@ class Metrics:
         self._raise("streammoe_drifts_total", model.drifts)
         weights = model.member_weights
         # A member that takes no part counts 0, whether it has left, has yet to join or left in an earlier run.
-        if weights:
-            self._members = MEMBERS if model.options.has_curved else MEMBERS[:-1]
-        self.live.show("streammoe_member_weight", {(each,): weights.get(each, 0.0) for each in self._members})
+        members = () if not weights else MEMBERS if model.options.has_curved else MEMBERS[:-1]
+        self.live.show("streammoe_member_weight", {(each,): weights.get(each, 0.0) for each in members})
         drift = model.last_drift
         self.gauge("streammoe_drift_last_event").set(0 if drift is None else drift.n)
         self.gauge("streammoe_convergence_residual").set(model.convergence_residual)
