@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from streammoe import commands
-from streammoe.commands.demo import REGRESSION
+from streammoe.commands.demo import FILE
 from streammoe.configuration import load_settings
 
 ROOT = Path(__file__).parents[3]
@@ -42,7 +42,7 @@ def test_the_commands_in_its_head_fill_the_topic_with_what_the_container_may_wri
     folder = commands.main.get_command(None, "demo").make_context("demo", demo[2:]).params["folder"]
     assert daemon["tmpfs"][0].startswith(f"{folder.parent}:")
     _, _, file, topic, servers, _, script = send
-    assert file == str(folder / REGRESSION.file)
+    assert file == str(folder / FILE)
     assert servers == daemon["environment"]["STREAMMOE_SOURCE__BOOTSTRAP_SERVERS"]
     assert topic in SERVICES["topic"]["command"]
     assert (ROOT / script).exists()
