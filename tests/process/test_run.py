@@ -34,10 +34,15 @@ def test_while_it_runs_metrics_and_checkpoints_can_be_seen_and_folder_and_port_a
     here.write("all.csv", [line if i % 50 else b"no\n" for i, line in enumerate(LINES)])
     here.config("all.csv", "checkpoint.every_events = 500")
     daemon = here.run_paused(12)
-    families = text_string_to_metric_families(daemon.ask("metrics")[1])
-    value = {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
-    learned = value["streammoe_events_total", "learned"]
-    assert 0 < learned == value["streammoe_model_events",] < EVENTS
+
+    def scraped():
+        families = text_string_to_metric_families(daemon.ask("metrics")[1])
+        return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
+
+    learned = scraped()["streammoe_events_total", "learned"]
+    assert 0 < learned < EVENTS
+    wait_until(lambda: scraped()["streammoe_model_events",] == learned)
+    value = scraped()
     assert value["streammoe_warming_up",] == 0
     assert value["streammoe_rejected_total", "malformed"] > 0
     assert 0 < value["streammoe_source_progress_ratio",] < 1
