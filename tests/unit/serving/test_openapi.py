@@ -1,6 +1,7 @@
 """The description of the server of predictions: true by schemathesis, complete, and of use to people."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -51,7 +52,8 @@ def test_schemathesis_finds_nothing(server):
 
 
 @pytest.mark.exhaustive
-def test_schemathesis_finds_nothing_in_all_its_phases(tmp_path):
+def test_schemathesis_finds_nothing_in_all_its_phases(tmp_path, monkeypatch):
+    monkeypatch.setattr("streammoe.serving.server.SILENT_SECONDS", math.inf)  # nothing learns here
     off = "checks.positive_data_acceptance.enabled = false"
     settings = tmp_path / "schemathesis.toml"
     settings.write_text("".join(f'[[operations]]\ninclude-path = "{path}"\n{off}\n' for path in CANNOT_SAY))
