@@ -16,6 +16,7 @@ from streammoe.daemon.checkpoints import learned_digest
 from streammoe.daemon.run_state import MOST_NOTED, changed
 from streammoe.errors import CheckpointError
 from streammoe.estimators import model_of
+from streammoe.fields import written
 from streammoe.persistence import CheckpointStore, FolderLock
 from streammoe.text import time_of_day
 
@@ -58,7 +59,7 @@ def promote(folder: Path) -> list[str]:
         if is_transactional:  # there are no predictions between the two
             store.confirm(promoted)
     differing = changed({"model": before["settings"]["model"]}, {"model": metadata["settings"]["model"]})
-    options = ", ".join(f"{name} = {value!r} (was {was!r})" for name, (was, value) in differing.items())
+    options = ", ".join(f"{name} = {written(value)} (was {written(was)})" for name, (was, value) in differing.items())
     return [
         f"generation {promoted}: the model, which has learned {metadata['n']:,} events, is the challenger of before",
         "the next start accepts the settings as they are; when there is time, exchange [model] and [challenger]:",

@@ -61,7 +61,7 @@ def command(place: str, every: float, overrides: tuple[str, ...]) -> None:
                         known = source.figures_of(checkpoint, snapshot.model)
                         server.take(snapshot)
                         LOGGER.info("answering by a model that has learned %d events", snapshot.version)
-                    problem = ""
+                        problem = ""
                 except StreammoeError as error:
                     if str(error) != problem:
                         then = "waiting until there is one" if server.latest is None else "the model before it answers"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from streammoe.serving.figures import figures_of
 from streammoe.serving.snapshot import Snapshot
 from streammoe.settings import SchemaSettings
 
+RETRY_SECONDS = 60.0
+"""Time after which what could not be read is tried again."""
+
 
 class Place:
     """A saved model, a daemon's checkpoint folder, or a folder or URL to which backups are written.
@@ -26,7 +31,7 @@ class Place:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._path, self._seen = Path(address), object()
+        self._path, self._seen, self._again_at = Path(address), object(), 0.0
         is_bare = self._path.is_dir() and not CheckpointStore(self._path).generations()
         self._target = Target(address) if "://" in address or (is_bare and Target(address).backups()) else None
 
@@ -37,19 +42,29 @@ class Place:
         return read_checkpoint(self._path)
 
     def read_if_new(self) -> Checkpoint | None:
-        """Read it if something was written since the last call, else return None."""
-        if self._target is not None:
-            seen: object = self._target.backups()[-1:]
-        elif self._path.is_dir():
-            seen = CheckpointStore(self._path).generations()[-1:]
-        else:
-            status = self._path.stat() if self._path.exists() else None
-            seen = status and (status.st_ino, status.st_mtime_ns, status.st_size)
-        if seen == self._seen:
-            return None
-        checkpoint = self.read()
-        self._seen = seen
+        """Read it if something was written since the last call, else return None.
+
+        What cannot be read raises `CheckpointError` once, and is tried again when it has changed, or after a minute.
+        """
+        again_at, self._again_at = self._again_at, 0.0  # what cannot be listed now is read as soon as it can
+        seen, checkpoint = self._newest(), None
+        if seen != self._seen or time.monotonic() >= again_at:
+            self._seen, self._again_at = seen, time.monotonic() + RETRY_SECONDS
+            checkpoint, again_at = self.read(), math.inf
+        self._again_at = again_at
         return checkpoint
+
+    def _newest(self) -> object:
+        """Return what differs once something new is there."""
+        if self._target is not None:
+            return self._target.backups()[-1:]
+        path, store = self._path, CheckpointStore(self._path)
+        if path.is_dir():
+            path = next(map(store.path, reversed(store.generations())), path)
+        with suppress(OSError):
+            status = path.stat()
+            return path, status.st_ino, status.st_mtime_ns, status.st_size
+        return None
 
     def snapshot_of(self, checkpoint: Checkpoint) -> Snapshot:
         """Return what a checkpoint predicts by; raise `CheckpointError` if it is not valid."""

@@ -163,7 +163,7 @@ class PredictionServer:
         """Return the latest snapshot; raise `RequestError` if nothing was learned yet, or another version is meant."""
         found = self.latest
         if found is None or not found.version:
-            raise RequestError(503, f"not ready: {self.problem or 'nothing was learned yet'}")
+            raise RequestError(503, self.problem or "nothing was learned yet")
         if version not in {None, str(found.version)}:
             learned = f"only {found.version}: the model learns on"
             raise RequestError(404, f"there is no version {shown(version)}, {learned}")

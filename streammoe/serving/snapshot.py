@@ -46,9 +46,9 @@ class Published:
         self.arrived = threading.Event()
 
     def offer(self, model: MixtureOfExperts, schema: Schema, position: Any, digest: str | None) -> None:
-        """Publish a model as it is now, if that is wanted, and it has learned and moved on since the last time."""
-        before = self.latest
-        has_moved = before is None or (before.version, before.positions) != (model.n, [position])
+        """Publish a model as it is now, if that is wanted, and it has learned, moved on or been saved since."""
+        before, now = self.latest, (model.n, [position], digest)
+        has_moved = before is None or (before.version, before.positions, before.digest) != now
         if self.is_wanted and model.n and has_moved:
             self.is_wanted = False
             self.latest = Snapshot(copy.copy(model), schema, [position], digest, time.monotonic())

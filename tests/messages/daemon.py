@@ -152,10 +152,10 @@ def _challengers(folder):
         tables = {
             "source": {"kind": "file", "path": str(folder / "events.jsonl")},
             "schema": {"target": "y"},
-            "model": {"n_experts": 3 if not option else 1, "warmup": 50},
+            "model": {"n_experts": 3 if not option else 1, "warmup": 50, "hold": bool(option)},
             "checkpoint": {"dir": str(folder / "state")},
             "metrics": {"enabled": False},
-            **({"challenger": {"n_experts": option}} if option else {}),
+            **({"challenger": {"n_experts": option, "hold": False}} if option else {}),
         }
         try:
             with (

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 
 from streammoe import answering
+from streammoe.serving.snapshot import Published
 from streammoe.settings import ServeSettings
 from tests.kafka_lab.lab import wait_until
 from tests.unit.serving.served import events, regressor, schema_of
@@ -49,6 +50,14 @@ def test_a_process_that_follows_another_one_hears_of_what_is_learned_after_that(
     wait_until(lambda: version(of) == 32, "another one answers")
     offered(of, model, 1)
     wait_until(lambda: version(of) == 33, "it hears of the model", seconds=answering.LONGEST_PAUSE)
+
+
+def test_a_model_that_was_saved_where_it_stood_has_the_digest_of_that():
+    published, model = Published(), regressor(30)
+    for digest in (None, "saved"):
+        published.is_wanted = True
+        published.offer(model, schema_of(model), model.n, digest)
+    assert published.latest.digest == "saved"
 
 
 @pytest.mark.slow

@@ -79,6 +79,18 @@ def test_what_is_damaged_or_missing_is_said(rows):
             Place(address).read_if_new()
 
 
+def test_what_cannot_be_read_is_tried_again_when_it_has_changed(rows):
+    place, newest = Place("state"), daemons.store().path(1)
+    sound = place.read_if_new()
+    content = newest.read_bytes()
+    newest.write_bytes(content[:1000])
+    with pytest.raises(CheckpointError):
+        place.read_if_new()
+    assert place.read_if_new() is None
+    newest.write_bytes(content)
+    assert place.read_if_new().metadata == sound.metadata
+
+
 def predict(*words, code=0):
     done = CliRunner().invoke(main, ["predict", "state", *words])
     assert done.exit_code == code, done.output
