@@ -59,6 +59,7 @@ class Document(HTMLParser):
         self.anchors = {""}
         self.links: list[str] = []
         self.loaded: list[str] = []
+        self.has_fence = False
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -68,6 +69,10 @@ class Document(HTMLParser):
         target = values.get("href", values.get("src"))
         if target is not None:
             (self.links if tag == "a" else self.loaded).append(target)
+
+    def handle_data(self, data: str) -> None:
+        """Note a fence that was not taken for one."""
+        self.has_fence |= "```" in data
 
 
 def mistakes() -> list[str]:
@@ -80,6 +85,8 @@ def mistakes() -> list[str]:
     ]
     for path, document in documents.items():
         name = path.relative_to(SITE)
+        if document.has_fence:
+            found.append(f"{name}: ``` is shown as text; what follows it must be a language alone")
         for target in [*document.links, *document.loaded]:
             parts = urlsplit(target)
             if parts.scheme or parts.netloc:

@@ -239,8 +239,8 @@ def tables_of_options() -> list[str]:
 
 
 def table_row(cells: Iterable[str]) -> str:
-    """A row of a table in Markdown."""
-    escaped = [cell.replace("|", "\\|") for cell in cells]
+    """A row of a table in Markdown, whose dialects read a bar in backticks in several ways."""
+    escaped = [re.sub(r"`([^`]*\|[^`]*)`", r"<code>\1</code>", cell).replace("|", "&#124;") for cell in cells]
     return f"| {' | '.join(escaped)} |"
 
 
