@@ -68,7 +68,8 @@ class Document(HTMLParser):
         self.anchors |= {values[name] for name in ("id", "name") if name in values}
         target = values.get("href", values.get("src"))
         if target is not None:
-            (self.links if tag == "a" else self.loaded).append(target)
+            is_link = tag == "a" or values.get("rel") == "canonical"
+            (self.links if is_link else self.loaded).append(target)
 
     def handle_data(self, data: str) -> None:
         """Note a fence that was not taken for one."""
