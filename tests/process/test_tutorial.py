@@ -28,7 +28,8 @@ def test_a_reader_comes_to_a_daemon_on_a_file_of_their_own(here):
     environment = os.environ | {"PATH": f"{here.folder}:{os.environ['PATH']}"}
     environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'connectors'}"}
     environment |= {"STREAMMOE_SERVE__PORT": str(port), "STREAMMOE_METRICS__PORT": "0"}
-    script = "\n".join(text for kind, text in BLOCKS if kind == "sh")
+    ends = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"  # also after a command that fails
+    script = "\n".join([ends, *(text for kind, text in BLOCKS if kind == "sh")])
     assert script.count("TARGET") == 1
     script = script.replace("TARGET", "level").replace("localhost:9465", f"localhost:{port}")
     # What its table advises for such a file.
