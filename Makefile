@@ -27,7 +27,7 @@ KAFKA_ARGS ?=
 # Tests start hundreds of processes; each would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-slow test-exhaustive messages reference bench bench-papers bench-distributed lint audit format image-check kafka-up kafka-down clean
+.PHONY: help demo test test-fast test-slow test-exhaustive messages reference bench bench-papers bench-distributed lint audit docs format image-check kafka-up kafka-down clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ audit: $(VENV)/.stamp-dev  ## Look for unsafe code, and for known vulnerabilitie
 	$(BIN)/bandit -q -c pyproject.toml -r streammoe connectors/streammoe_connectors
 	$(BIN)/python scripts/audit_dependencies.py
 
+docs: $(VENV)/.stamp-dev  ## Build the site in build/site, without the network, and look for dead links
+	$(BIN)/python -m scripts.docs_site
+
 format: $(VENV)/.stamp-dev  ## Fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -99,7 +102,7 @@ kafka-down: $(VENV)/.stamp  ## Stop it; its topics stay in .kafka
 
 clean:  ## Remove what the other targets created
 	@! [ -d .kafka ] || ! [ -x $(BIN)/python ] || $(BIN)/python -m scripts.kafka_broker down
-	rm -rf .kafka $(VENV) dist build demo-state .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .kafka $(VENV) dist build demo-state .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environments are as new as pyproject.toml, so a changed dependency is installed by the next target.

@@ -1,4 +1,4 @@
-"""Write what is derived: comments of config/default.toml, docs/reference, and the alerts as Kubernetes takes them.
+"""Write what is derived: comments of config/default.toml, docs/reference, lists of pages, and alerts for Kubernetes.
 
     python scripts/reference.py
 
@@ -17,6 +17,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import click
+import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -69,6 +70,8 @@ def files() -> dict[Path, str]:
         REFERENCE / "settings.md": settings_page(),
         REFERENCE / "metrics.md": metrics_page(),
         REFERENCE / "commands.md": commands_page(),
+        ROOT / "docs" / "README.md": index_page(),
+        ROOT / "docs" / "adr" / "README.md": decisions_page(),
         ROOT / "config" / "kubernetes" / "monitoring" / "rules.yaml": rules(),
     }
 
@@ -216,7 +219,7 @@ def object_lines(kind: Any) -> Iterator[str]:
     yield f"- `{kind.__name__}({', '.join(value.name for value in values)})`: {summary_of(kind)}"
     for value in values:
         default = f" Default {value.default}." if value.default.startswith("`") else ""
-        yield f"  - `{value.name}`: {value.type}.{default} {value.meaning}".rstrip()
+        yield f"    - `{value.name}`: {value.type}.{default} {value.meaning}".rstrip()
 
 
 def tables_of_options() -> list[str]:
@@ -236,8 +239,8 @@ def tables_of_options() -> list[str]:
 
 
 def table_row(cells: Iterable[str]) -> str:
-    """A row of a table in Markdown."""
-    escaped = [cell.replace("|", "\\|") for cell in cells]
+    """A row of a table in Markdown, whose dialects read a bar in backticks in several ways."""
+    escaped = [re.sub(r"`([^`]*\|[^`]*)`", r"<code>\1</code>", cell).replace("|", "&#124;") for cell in cells]
     return f"| {' | '.join(escaped)} |"
 
 
@@ -352,6 +355,65 @@ def commands_page() -> str:
         rows = [f"| `{'`, `'.join([*one.opts, *one.secondary_opts])}` | {one.help or ''} |" for one in options]
         parts += ["| option | |", "|---|---|", *rows, ""]
     return "\n".join(parts)
+
+
+# -- Lists of pages ----------------------------------------------------------------------------------------------------
+
+
+class Page(NamedTuple):
+    """A page of the site."""
+
+    section: str
+    title: str
+    path: str
+    """In the repository."""
+    heading: str
+
+
+def pages() -> Iterator[Page]:
+    """Each page in the order of mkdocs.yml."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+    def within(nav: Any, section: str) -> Iterator[Page]:
+        for entry in nav:
+            for title, inner in entry.items():
+                if isinstance(inner, str):
+                    yield Page(section, title, inner, heading_of(ROOT / inner))
+                else:
+                    yield from within(inner, f"{section}: {title}" if section else title)
+
+    yield from within(yaml.safe_load(text[text.index("\nnav:\n") :])["nav"], "")
+
+
+def heading_of(page: Path) -> str:
+    """The first heading of a page."""
+    return next(line[2:] for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("# "))
+
+
+def index_page() -> str:
+    """Every page of the site with the question that it answers."""
+    parts = [GENERATED, "# What do you want to know?"]
+    section = ""
+    for page in pages():
+        if page.section != section:
+            section = page.section
+            parts += ["", f"## {section}", "", "| page | |", "|---|---|"]
+        parts.append(f"| [{page.title}]({link_from_docs(page.path)}) | {page.heading} |")
+    return "\n".join([*parts, ""])
+
+
+def link_from_docs(path: str) -> str:
+    """A link to a page from a page in docs/."""
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"../{path}"
+
+
+def decisions_page() -> str:
+    """Every decision by its title."""
+    found = [(path.name, heading_of(path)) for path in sorted((ROOT / "docs" / "adr").glob("0*.md"))]
+    rows = [f"- [{heading}]({name})" for name, heading in found]
+    return "\n".join(
+        [GENERATED, "# Why is it so?", "", "Each says what was decided, why, and what follows.", "", *rows, ""]
+    )
 
 
 # -- Alerts ------------------------------------------------------------------------------------------------------------

@@ -136,7 +136,8 @@ class IncrementalMM:
         """Learn one event; one of weight 0 is checked, and not counted.
 
         Args:
-            x, y: whatever `statistics` takes.
+            x: whatever `statistics` takes.
+            y: its second argument.
             w: weight of the event, in [0, 1e6], which scales its term in the objective: s ← s + γ (w S̄ − s).
 
         Raises:

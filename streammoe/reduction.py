@@ -98,10 +98,9 @@ def reduce_with_details(
     names: Sequence[str] | None = None,
     n: int | None = None,
 ) -> Reduced:
-    """Reduce models as `reduce` does, and say how far each is from the result.
+    """Reduce models as `reduce` does, with the same arguments, and say how far each is from the result.
 
     Args:
-        models, n_experts, weights, support, refine: see `reduce`.
         names: of the models in messages; by default models[0], models[1], …
         n: number of events that the result has learned, which determines its next steps; by default the sum of the
             models' own numbers, in which events count twice that several models contain.

@@ -9,9 +9,8 @@ import sys
 from tests.process.workspace import EVENTS, LINES, ROOT, append, wait_until
 
 DOCUMENT = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
-COMMANDS = [
-    line.strip() for block in re.findall(r"```sh drill\n(.*?)```", DOCUMENT, re.DOTALL) for line in block.split("\n")
-]
+DRILL = DOCUMENT.partition("## Restore drill\n")[2].partition("\n## ")[0]
+COMMANDS = [line.strip() for block in re.findall(r"```sh\n(.*?)```", DRILL, re.DOTALL) for line in block.split("\n")]
 START, BACKUP, KILL, LOSE, RESTORE, INSPECT, AGAIN = filter(None, COMMANDS)
 
 
