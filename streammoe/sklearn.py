@@ -22,7 +22,7 @@ from streammoe.types import AnyArray, FloatArray
 try:
     import pandas as pd
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-    from sklearn.utils import check_array, check_consistent_length, column_or_1d
+    from sklearn.utils import assert_all_finite, check_array, check_consistent_length, column_or_1d
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
@@ -295,6 +295,7 @@ class MoEClassifier(ClassifierMixin, _Estimator):
 
     def _targets(self, y: Any) -> AnyArray:
         found: AnyArray = column_or_1d(y, warn=True)
+        assert_all_finite(found, input_name="y")
         check_classification_targets(found)
         return found
 
