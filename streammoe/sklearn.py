@@ -26,7 +26,8 @@ try:
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
-    raise not_installed("streammoe.sklearn", error.name or "scikit-learn", "sklearn") from error
+    package = "pandas" if error.name == "pandas" else "scikit-learn"
+    raise not_installed("streammoe.sklearn", package, "sklearn") from error
 
 __all__ = ["MoEClassifier", "MoERegressor", "from_stream", "load"]
 

@@ -1,6 +1,8 @@
 """The estimators for scikit-learn: its own checks, and what they hold and hand on is what River's estimators have."""
 
+import importlib
 import inspect
+import sys
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import streammoe
 from streammoe import batch
 from streammoe.distributions import Gaussian
+from streammoe.errors import ConfigError
 from streammoe.sklearn import MoEClassifier, MoERegressor, from_stream, load
 from tests.unit.estimators.models import NAMES, classes, numbers, several
 
@@ -93,6 +96,13 @@ def test_outputs_keep_the_order_and_the_names_of_their_frame():
     assert dict(zip(names, found[0], strict=True)) == pytest.approx(model.model_.predict_one(event))
     np.testing.assert_allclose(std[0] ** 2, model.model_.predict_distribution_one(event).variance())
     assert model.predict_interval(frame[:4]).shape == (4, 3, 2)
+
+
+def test_what_has_to_be_installed_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    monkeypatch.delitem(sys.modules, "streammoe.sklearn")
+    with pytest.raises(ConfigError, match="scikit-learn"):
+        importlib.import_module("streammoe.sklearn")
 
 
 # --- what rows hold -------------------------------------------------------------------------------------------------
