@@ -84,6 +84,13 @@ class RegressorArguments(MixtureOfExperts):
         """Predict each row of X (n, P) by the regression function, shape (n,), or (n, Q) for several outputs."""
         return predicting.predict(self.learner, self._table(X, feature_names))
 
+    def predict_std_array(self, X: AnyArray, *, feature_names: Sequence[Any] | None = None) -> FloatArray:
+        """Predict the standard deviation of each row's target, of the shape of `predict_array`.
+
+        It is that of the predicted distribution; NaN before anything was learned.
+        """
+        return predicting.std_array(self.learner, self._table(X, feature_names))
+
     def predict_interval_array(
         self, X: AnyArray, level: float = 0.9, *, feature_names: Sequence[Any] | None = None
     ) -> FloatArray:

@@ -55,7 +55,7 @@ def fit_gathered(
     phase, context = learner.phase, learner.context
     X, Y, weights = rows = gathered(learner)
     if not len(X):
-        raise ConfigError("fit: got no row with a target and a weight above 0; give at least one")
+        raise ConfigError("fit: got no row with a target and a weight above zero; give at least one")
     if from_model:
         fit_bounds(context.encoder, X, Y, joining=True)
     else:

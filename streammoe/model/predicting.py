@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from streammoe.distributions import Gaussian, MultivariateMixture
 from streammoe.distributions.mixtures import check_level
 from streammoe.engine import mixture, portfolio
 from streammoe.engine.intervals import AT_ONCE, mixture_intervals
+from streammoe.kernels.state import Trace
 from streammoe.model.bound import Row
 from streammoe.model.context import Context
 from streammoe.model.learner import Learner
@@ -97,10 +98,8 @@ def intervals(learner: Learner, X: FloatArray, level: float, *, is_next: bool = 
     """
     check_level(level)
     found = np.full((len(X), learner.targets.n_outputs, 2), np.nan)
-    for start in range(0, len(X) if learner.phase.served(learner.context).members else 0, AT_ONCE):
-        rows = slice(start, start + AT_ONCE)
-        scores, _ = score(learner, X[rows], None, is_next=is_next, traced=True)
-        found[rows] = mixture_intervals(*scores.trace, level, learner.context.family.noise)
+    for rows, trace in _traces(learner, X, is_next=is_next):
+        found[rows] = mixture_intervals(*trace, level, learner.context.family.noise)
     return found
 
 
@@ -113,6 +112,18 @@ def interval_one(learner: Learner, x: Mapping[Any, Any], level: float) -> Any:
 def interval_array(learner: Learner, table: Table, level: float) -> FloatArray:
     """Return the interval of a level of each row of a table and of each output, (n, Q, 2)."""
     return intervals(learner, _rows(learner, table), level)
+
+
+def std_array(learner: Learner, table: Table) -> AnyArray:
+    """Return the standard deviation of what is predicted for each row of a table, in the form of the targets."""
+    X, Q = _rows(learner, table), learner.targets.n_outputs
+    found = np.full((len(X), Q), np.nan)
+    for rows, (given, means, squares, *_) in _traces(learner, X):
+        shares, counts = given[:, :, None], given[:, :, None] > 0.0  # what else has no share may be anything
+        mean = np.sum(shares * means, axis=1, where=counts, keepdims=True)
+        variances = learner.context.family.noise.spread(Q) * squares + (means - mean) ** 2
+        found[rows] = np.sqrt(np.sum(shares * variances, axis=1, where=counts))
+    return learner.targets.many(found)
 
 
 def predict(learner: Learner, table: Table) -> AnyArray:
@@ -131,6 +142,13 @@ def log_likelihood(learner: Learner, table: Table, y: Any) -> FloatArray:
     scores, _ = score(learner, _rows(learner, table), Y)
     # A class that the model has never encountered has no probability.
     return np.where(novel, -np.inf, -scores.losses)
+
+
+def _traces(learner: Learner, X: FloatArray, *, is_next: bool = False) -> Iterator[tuple[slice, Trace]]:
+    """Yield which raw rows are scored at once, and their distributions; nothing before anything was learned."""
+    for start in range(0, len(X) if learner.phase.served(learner.context).members else 0, AT_ONCE):
+        rows = slice(start, start + AT_ONCE)
+        yield rows, score(learner, X[rows], None, is_next=is_next, traced=True)[0].trace
 
 
 def _is_next(context: Context, row: Row) -> bool:

@@ -228,7 +228,7 @@ def fit_parts(
         if on_read is not None:
             on_read([each.outcome for each in read.summaries])
         if not read.n:
-            raise ConfigError("fit: got no row with a target and a weight above 0; give at least one")
+            raise ConfigError("fit: got no row with a target and a weight above zero; give at least one")
         trial = _restored(read.model)
         rows, descent = _fit_rows(client, trial, read, plan)
         with uncancellable():

@@ -16,6 +16,8 @@ from streammoe.columns.kinds import GivenKinds
 from streammoe.distributions import Gaussian, Laplace, StudentT
 from streammoe.options import Auto, Exponential, Lags, PageHinkley
 from streammoe.schedules import Constant, Power
+from streammoe.sklearn import MoEClassifier as SklearnClassifier
+from streammoe.sklearn import from_stream
 from tests.unit import test_batch, test_distributions
 from tests.unit.estimators.damages import DAMAGES, DESCRIPTIONS, learned, outputs, quiet, restored
 from tests.unit.estimators.refusals import LATER, REFUSALS, trained
@@ -73,6 +75,13 @@ def poisoned(_):
     with quiet():
         model.learn_array(rows, rows[:, 0])
     model.learn_one({"x0": 9e49, "x1": 1.0}, 1.0, w=1e6)
+
+
+def of_two_types(_):
+    model = MoEClassifier()
+    model.learn_one({"a": 1.0}, "yes")
+    model.learn_one({"a": 2.0}, 7)
+    from_stream(model)
 
 
 def scaled_before(_):
@@ -303,6 +312,13 @@ CASES = {
     ),
     "batch fit of a model that has learned": fitted(*TWENTY, model=learned),
     "fit, on_round no function": fitted(X, Y, model=MoERegressor, on_round=1),
+    # scikit-learn
+    "from_stream, a pipeline": lambda _: from_stream(preprocessing.StandardScaler() | MoERegressor()),
+    "from_stream, labels of two types": of_two_types,
+    "partial_fit without classes": lambda _: SklearnClassifier().partial_fit(X, ["a", "b"] * (len(X) // 2)),
+    "partial_fit, another label": lambda _: (
+        SklearnClassifier().partial_fit([[1.0]], ["a"], ["a", "b"]).partial_fit([[1.0]], ["c"])
+    ),
     # Reductions
     "reduce, no model": lambda _: reduce([]),
     "reduce, text": reduced(lambda: "a"),

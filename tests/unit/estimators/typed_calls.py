@@ -5,7 +5,7 @@ A wrong call that were accepted would leave a comment without use, which is an e
 
 from typing import assert_type
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, sklearn
 
 assert_type(MoERegressor(3, warmup=60, serve="polyak").predict_one({"a": 1.0}), float)
 MoEMultiTargetRegressor("auto", categorical=("zip",), lags=2)
@@ -15,3 +15,6 @@ MoERegressor(n_expert=3)  # type: ignore[call-arg]
 MoERegressor(serve="portfolo")  # type: ignore[arg-type]
 MoEClassifier(lags=2)  # type: ignore[arg-type]
 MoERegressor(4, 2)  # type: ignore[call-arg]
+assert_type(sklearn.MoERegressor(3, lags=2).fit([[1.0]], [2.0]), sklearn.MoERegressor)
+sklearn.MoEClassifier(serve="portfolo")  # type: ignore[arg-type]
+sklearn.MoEClassifier(4, 2)  # type: ignore[call-arg]
