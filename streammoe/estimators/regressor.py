@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 from river import base
 
 from streammoe.distributions import Mixture
+from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import RegressorArguments, complete
 from streammoe.estimators.frames import series_like, table_of
 from streammoe.model import predicting
@@ -68,7 +69,12 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
             x: the inputs.
             with_dist: return `predict_distribution_one(x)`, as one of River's `proba`.
             with_interval: return `predict_interval_one(x)`, as River's `conf.Interval`.
+
+        Raises:
+            ConfigError: both are asked for.
         """
+        if with_dist and with_interval:
+            raise ConfigError("predict_one: got both with_dist and with_interval; ask for one at a time")
         if with_dist:
             from streammoe.estimators.river_mixture import RiverMixture
 
