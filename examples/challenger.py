@@ -7,6 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from streammoe import load
+
 SETTINGS = """
 source = { kind = "file", path = "events.jsonl" }
 schema.target = "y"
@@ -22,15 +24,15 @@ n_experts = 4
 """
 
 
-def streammoe(folder: Path, *arguments: str) -> str:
+def command(folder: Path, *arguments: str) -> str:
     """Run the command in a folder, and return what it prints."""
-    command = [sys.executable, "-m", "streammoe", *arguments]
-    return subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
+    words = [sys.executable, "-m", "streammoe", *arguments]
+    return subprocess.run(words, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def show(folder: Path) -> None:
     """Print how well both have predicted the events that both have learned, each before it was learned."""
-    challenger = json.loads(streammoe(folder, "inspect", "state", "--json"))["challenger"]
+    challenger = json.loads(command(folder, "inspect", "state", "--json"))["challenger"]
     for title, scores in (("model", "champion_scores"), ("challenger", "scores")):
         print(f"  {title}: log-loss {challenger[scores]['log_loss']:.3f}, error {challenger[scores]['rmse']:.3f}")
 
@@ -45,10 +47,11 @@ def main() -> None:
                 a, b, noise = (rng.gauss(0.0, 1.0) for _ in range(3))
                 y = (3.0 * b if a > 0.0 else -2.0 * b) + 0.3 * noise
                 file.write(json.dumps({"a": a, "b": b, "y": y}) + "\n")
-        streammoe(folder, "run", "settings.toml")
+        command(folder, "run", "settings.toml")
         show(folder)
-        print(streammoe(folder, "promote", "state"))
-        show(folder)
+        print(f"the model has {load(folder / 'state').chosen_n_experts} expert")
+        print(command(folder, "promote", "state"), end="")
+        print(f"the model has {load(folder / 'state').chosen_n_experts} experts")
 
 
 if __name__ == "__main__":

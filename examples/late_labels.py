@@ -35,14 +35,14 @@ def main() -> None:
     error, inside, longest = metrics.MAE(), stats.Mean(), 0
 
     # Each label comes 1 to 30 events after its inputs: first x without y is yielded, later x with y.
-    for key, x, y in stream.simulate_qa(deliveries(4_000), moment=None, delay=lambda *_: rng.randint(1, 30)):
+    for key, x, y in stream.simulate_qa(deliveries(2_500), moment=None, delay=lambda *_: rng.randint(1, 30)):
         if y is None:
             known = {**x, **model.lags_of_next()}  # with the last label that is known by now, as an input that stays
             waiting[key] = Waiting(known, model.predict_one(known), model.predict_interval_one(known))
             longest = max(longest, len(waiting))
         else:
             event = waiting.pop(key)
-            if key >= 1_000:  # the score of what was predicted without the label
+            if key >= 500:  # the score of what was predicted without the label
                 error.update(y, event.prediction)
                 inside.update(event.interval[0] <= y <= event.interval[1])
             model.learn_one(event.x, y)

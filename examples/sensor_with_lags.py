@@ -26,8 +26,8 @@ def main() -> None:
     }
     for name, lags in given.items():
         model, error = MoERegressor(n_experts=1, lags=lags), metrics.RMSE()
-        for x, y in oven(3_000):
-            if model.n >= 500:
+        for x, y in oven(2_000):
+            if model.n >= 1_250:
                 error.update(y, model.predict_one(x))
             model.learn_one(x, y)
         print(f"{name}: {error.get():.2f} °C off (root mean square)")

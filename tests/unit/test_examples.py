@@ -16,12 +16,12 @@ PROGRAMS = {
     "bikes": ("error: # bikes.* before #.*\n#% of", lambda ours, usual, inside: ours < usual / 3 and 85 < inside < 95),
     "sensor_with_lags": (
         "no lags: # .*automatic lags: # .*both: # .*alone: #",
-        lambda none, automatic, both, noise: noise < both < 1.5 * noise < automatic < none / 5,
+        lambda none, automatic, both, noise: 0.9 * noise < both < 1.2 * noise < automatic < none / 5,
     ),
     # The mean error of who knows all but the noise of deviation 1 is 0.8.
     "late_labels": (
         "# events learned; at most # were waiting, at the end #\n.*prediction: # .*\n#% of",
-        lambda n, most, left, error, inside: (n, left) == (4_000, 0) and most > 10 and error < 1.1 and 85 < inside < 93,
+        lambda n, most, left, error, inside: (n, left) == (2_500, 0) and most > 10 and error < 1.1 and 85 < inside < 93,
     ),
     "drift_seen": (
         "seen at event #: .*before: #\n.*soon after: #\n.*later: #\n.*after the change: #",
@@ -38,8 +38,8 @@ PROGRAMS = {
         lambda first, second, merged, whole, noise: noise < merged < min(first, second) and merged < whole + 0.005,
     ),
     "challenger": (
-        "loss #,.*loss #,.*generation #: .*loss #,.*loss #,",
-        lambda model, rival, generation, new, old: rival < model - 1 and (generation, new, old) == (2, rival, model),
+        "model: log-loss #,.*challenger: log-loss #,.*has # expert\n.*has # experts",
+        lambda model, rival, before, after: rival < model - 1 and (before, after) == (1, 4),
     ),
     "explain_an_expert": (
         "≤ 15[^:]*: outside # ± #\n.*: # kWh\n.*experts: #\n.*outside: #\n.*people: #\n.*seen: #",
