@@ -90,7 +90,8 @@ def test_programs(name, capsys):
 def test_notebooks(name, tmp_path, monkeypatch):
     notebook = nbformat.read(ROOT / "examples" / "notebooks" / f"{name}.ipynb", 4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "outputs would go stale: store it without"
-    monkeypatch.chdir(tmp_path)  # where the kernel makes its sockets, which no other process can take for its own
+    monkeypatch.chdir(tmp_path)  # where the kernel makes its sockets, since no other process can take these for its own
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))  # and not the home of who runs the tests
     NotebookClient(notebook, config=Config({"KernelManager": {"transport": "ipc"}}), timeout=120).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     check("".join(output.get("text", "") for output in outputs), *NOTEBOOKS[name])
