@@ -51,7 +51,7 @@ def write_files(folder: Path) -> Path:
     """
     text = io.StringIO(newline="")
     rows = csv.writer(text)
-    for i, (x, y) in enumerate(datasets.TrumpApproval()):  # type: ignore[no-untyped-call] # of River
+    for i, (x, y) in enumerate(datasets.TrumpApproval()):
         if not i:
             rows.writerow([*x, TARGET])
         rows.writerow([*x.values(), y])

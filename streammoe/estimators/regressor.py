@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from river import base
 
 from streammoe.distributions import Mixture
+from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import RegressorArguments, complete
 from streammoe.estimators.frames import series_like, table_of
 from streammoe.model import predicting
 
 if TYPE_CHECKING:
     import pandas as pd
+    from river.conf import Interval
+
+    from streammoe.estimators.river_mixture import RiverMixture
 
 
 @complete
@@ -49,14 +53,37 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
 
     # -- River's contract ------------------------------------------------------------------------------------------
 
-    def predict_one(self, x: Mapping[Any, Any]) -> float:
+    @overload
+    def predict_one(self, x: Mapping[Any, Any]) -> float: ...
+    @overload
+    def predict_one(self, x: Mapping[Any, Any], with_dist: Literal[True]) -> RiverMixture: ...
+    @overload
+    def predict_one(self, x: Mapping[Any, Any], *, with_interval: Literal[True]) -> Interval: ...
+    def predict_one(self, x: Mapping[Any, Any], with_dist: bool = False, with_interval: bool = False) -> Any:
         """Predict y at `x` by its mean, Σ_k g_k(x) Υ_k φ(x) of each member ([MM] eq. 14); 0 before learning.
 
         Members of a portfolio count by how small their errors were, so that the mean of the predicted distribution, in
         which they count by their likelihood, may be another one.
+
+        Args:
+            x: the inputs.
+            with_dist: return `predict_distribution_one(x)`, as one of River's `proba`.
+            with_interval: return `predict_interval_one(x)`, as River's `conf.Interval`.
+
+        Raises:
+            ConfigError: both are asked for.
         """
-        prediction: float = predicting.predict_one(self.learner, x)
-        return prediction
+        if with_dist and with_interval:
+            raise ConfigError("predict_one: got both with_dist and with_interval; ask for one at a time")
+        if with_dist:
+            from streammoe.estimators.river_mixture import RiverMixture
+
+            return RiverMixture(self.predict_distribution_one(x), self.n)
+        if with_interval:
+            from river.conf import Interval
+
+            return Interval(*self.predict_interval_one(x))
+        return predicting.predict_one(self.learner, x)
 
     def predict_distribution_one(self, x: Mapping[Any, Any]) -> Mixture:
         """Predict the distribution of y at `x`: a mixture of the experts of all members, with the noise `expert`."""

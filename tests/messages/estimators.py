@@ -339,6 +339,8 @@ CASES = {
     "reduce, a column without a value": reduced(support=[{"x1": float(at)} for at in range(20)]),
     # Distributions
     "a distribution before there are outputs": lambda _: MoEMultiTargetRegressor().predict_distribution_one({"a": 1.0}),
+    "predict_one, both at once": lambda _: MoERegressor().predict_one({}, with_dist=True, with_interval=True),
+    "a distribution that is to learn": lambda _: learned().predict_one({"a": 1.0}, with_dist=True).update(2.0),
     "quantile of 1": lambda _: test_distributions.TWO.quantile(1.0),
     "sample, a seed": lambda _: test_distributions.TWO.sample(1),
     "density at too few outputs": lambda _: test_distributions.CORRELATED.pdf([1.0]),

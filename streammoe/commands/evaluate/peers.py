@@ -95,8 +95,8 @@ class Peer:
 
     def _features(self, event: Event, *, learn: bool) -> dict[str, Any]:
         if learn:
-            self._scaler.learn_one(event.numbers)  # type: ignore[no-untyped-call]
-        x: dict[str, Any] = self._scaler.transform_one(event.numbers)  # type: ignore[no-untyped-call]
+            self._scaler.learn_one(event.numbers)
+        x: dict[str, Any] = self._scaler.transform_one(event.numbers)
         if event.texts:
             x |= event.texts if self._takes_text else {f"{name}={text}": 1.0 for name, text in event.texts.items()}
         return x
