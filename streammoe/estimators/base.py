@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from streammoe.columns.kinds import ColumnKind
 from streammoe.columns.layout import Additions
 from streammoe.distributions import Gaussian
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.estimators.frames import beside, table_by_names, table_of, targets_by_names
+from streammoe.estimators.frames import beside, frame_given, table_by_names, table_of, targets_by_names
 from streammoe.estimators.inspected import Inspected
 from streammoe.fields import Change
 from streammoe.model import checkpoint, learn_rows, predicting
@@ -27,9 +27,6 @@ from streammoe.model.targets import Targets
 from streammoe.options import CHOICES, FeatureOptions, Options, as_arguments, checked
 from streammoe.persistence import durable, pieces, state_digest
 from streammoe.types import AnyArray, FloatArray, as_python
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class MixtureOfExperts(Inspected):
@@ -122,16 +119,17 @@ class MixtureOfExperts(Inspected):
         y, names = targets_by_names(self.learner.targets, y)
         return learn_array(self.learner, table, y, w, names)
 
-    def learn_many(self, X: pd.DataFrame, y: Any, w: AnyArray | None = None) -> None:
+    def learn_many(self, X: Any, y: Any, w: AnyArray | None = None) -> None:
         """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
 
         Raises:
             InvalidEvent: a row is invalid or would make a parameter non-finite, with its index in ``row``; or the
                 outputs are other ones.
         """
+        frame = frame_given(X)
         beside(X, y, "y")
         y, names = targets_by_names(self.learner.targets, y)
-        learn_array(self.learner, table_of(self.learner.encoder, X), y, beside(X, w, "w"), names)
+        learn_array(self.learner, table_of(self.learner.encoder, frame), y, beside(X, w, "w"), names)
 
     def log_likelihood_array(
         self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None

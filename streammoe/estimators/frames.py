@@ -1,46 +1,66 @@
-"""Conversion of data frames, and to pandas, which is imported only when a frame is created."""
+"""Conversion of data frames of any kind that narwhals knows, and to the kind that came; none of them is imported here."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, TypeAlias
 
+import narwhals.stable.v2 as nw
 import numpy as np
 
 from streammoe.columns.encoder import Encoder
 from streammoe.columns.kinds import ColumnKind
-from streammoe.columns.values import READERS_IN_PYTHON, check_name, is_missing, type_in_words
-from streammoe.errors import InvalidEvent
+from streammoe.columns.values import READERS_IN_PYTHON, check_name, is_missing, seconds_of, type_in_words
+from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.model.checks import by_rows
 from streammoe.model.tables import Table, table_of_array
 from streammoe.model.targets import NumericTarget, Targets
 from streammoe.text import shown, some_of
-from streammoe.types import AnyArray
+from streammoe.types import AnyArray, FloatArray
 
-if TYPE_CHECKING:
-    import pandas as pd
+Frame: TypeAlias = nw.DataFrame[Any]
+NO_TIME = np.iinfo(np.int64).min
+"""What NumPy's times hold where they are missing."""
 
 
-def frame_of(values: Any, what: str) -> pd.DataFrame | None:
-    """Return the frame that some values are, or can be converted to, as pandas has it; None if columns have no names.
+def frame_of(values: Any, what: str) -> Frame | None:
+    """Return the frame that some values are; None if their columns have no names.
 
     Raises:
-        InvalidEvent: columns have names, but it cannot be converted.
+        InvalidEvent: columns have names, but their rows are not in memory, narwhals does not know it, or a name occurs
+            more than once.
     """
-    if _is_frame(values):
-        return cast("pd.DataFrame", values)
-    if not (hasattr(values, "columns") or hasattr(values, "column_names")):
-        return None
     try:
-        return cast("pd.DataFrame", values.to_pandas())
-    except (AttributeError, ImportError) as error:
-        why = f" ({error})" if isinstance(error, ImportError) else ""
-        rule = f"cannot be converted to a frame of pandas{why}; give such a frame, or an array with feature_names"
-        message = f"{what}: got {type_in_words(values)}, which {rule}"
-        raise InvalidEvent(message, reason="wrong_type", feature=what) from None
+        found = nw.from_native(values, pass_through=True)
+    except nw.exceptions.DuplicateError as error:
+        given = [line[2:] for line in str(error).splitlines() if line.startswith("- ")]
+        msg = f"{what}: columns occur more than once, {', '.join(given)}; give each column a unique name"
+        raise InvalidEvent(msg, reason="wrong_shape") from None
+    if isinstance(found, nw.DataFrame):
+        return found
+    if isinstance(found, nw.LazyFrame):
+        rule = "is lazy; read its rows first, such as by collect()"
+    elif not (hasattr(values, "columns") or hasattr(values, "column_names")):
+        return None
+    elif hasattr(values, "__arrow_c_stream__"):  # such as a batch of records
+        return nw.from_arrow(values, backend="pyarrow")
+    else:
+        rule = "narwhals does not know; give a frame of pandas, polars or Arrow, or an array with feature_names"
+    raise InvalidEvent(f"{what}: got {type_in_words(values)}, which {rule}", reason="wrong_type", feature=what)
+
+
+def frame_given(X: Any) -> Frame:
+    """Return the frame that X is.
+
+    Raises:
+        InvalidEvent: it is none; see `frame_of`.
+    """
+    if (frame := frame_of(X, "X")) is None:
+        msg = f"X: got {shown(X)}, {type_in_words(X)}; it must be a data frame"
+        raise InvalidEvent(msg, reason="wrong_type", feature="X")
+    return frame
 
 
 def table_by_names(encoder: Encoder, X: Any, feature_names: Sequence[Any] | None, *, known: bool = False) -> Table:
@@ -67,13 +87,21 @@ def table_by_names(encoder: Encoder, X: Any, feature_names: Sequence[Any] | None
 
 def targets_by_names(targets: Targets, y: Any) -> tuple[Any, list[Any] | None]:
     """Return targets in the order of the outputs, and the names of those, if it is a frame of several outputs."""
-    if not isinstance(targets, NumericTarget) or targets.is_number or (frame := frame_of(y, "y")) is None:
-        return y, None
-    names = targets.names_in(frame.columns)
-    return frame[names].to_numpy(), names
+    frame = frame_of(y, "y")
+    if frame is None:
+        return _in_numpy(y) if hasattr(y, "to_pylist") else y, None
+    names = frame.columns
+    is_named = isinstance(targets, NumericTarget) and not targets.is_number
+    ordered = targets.names_in(names) if is_named else names
+    values = frame[:, [names.index(name) for name in ordered]]
+    if frame.implementation.is_pyarrow():
+        found = np.array(values.rows()).reshape(len(frame), len(ordered))
+    else:
+        found = values.to_numpy()
+    return found, ordered if is_named else None
 
 
-def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
+def table_of(encoder: Encoder, frame: Frame, *, warns: bool = True) -> Table:
     """Convert a frame to a table; times become seconds since 1970, categories their levels, missing values NaN or None.
 
     A type of categories makes a column one of these; in other new ones the first value decides, as in `learn_one`. A
@@ -82,50 +110,104 @@ def table_of(encoder: Encoder, X: pd.DataFrame, *, warns: bool = True) -> Table:
     Raises:
         InvalidEvent: a name or a value is of the wrong type, or a number is not finite, first in ``row``.
     """
-    if not _is_frame(X):
-        msg = f"X: got {shown(X)}, {type_in_words(X)}; it must be a data frame"
-        raise InvalidEvent(msg, reason="wrong_type", feature="X")
-    names = list(X.columns)
+    names = frame.columns
     for name in names:
         check_name(name, "column name", "X")
-    twice = sorted((name for name, count in Counter(names).items() if count > 1), key=str)
-    if twice:
-        msg = f"X: the columns {twice!r} occur more than once; give each column a unique name"
-        raise InvalidEvent(msg, reason="wrong_shape")
     if warns and (absent := _absent(encoder, names)):
         warnings.warn(
             f"X: lacks {some_of(absent)}, which the model has, among its columns ({some_of(names)}); each counts as "
             "missing in all rows: rename the columns if they have other names",
             stacklevel=3,
         )
-    rows = np.full((len(X), len(names)), np.nan)
+    rows = np.full((len(frame), len(names)), np.nan)
     texts: dict[Any, list[str | None]] = {}
     kinds: dict[Any, ColumnKind] = {}
-    stated = [name for name in names if X[name].dtype == "category"]
+    stated: list[Any] = []
     errors: list[InvalidEvent] = []
-    for j, name in enumerate(names):
-        # An array if its type allows only numbers, else values as they are in dicts.
-        is_array = isinstance(X[name].dtype, np.dtype) and X[name].dtype.kind in "fiu"
-        values = X[name].to_numpy(dtype=np.float64) if is_array else X[name].tolist()
-        kind = _kind(encoder, name, values, is_stated=name in stated)
-        if kind is None:  # there is no value
-            continue
-        kinds[name] = kind
-        try:
-            if kind == "category":
-                texts[name] = _read(X[name].tolist(), kind, name)  # whole numbers as such, however large
+    for dtype, at in _by_type(frame):
+        is_truth, is_stated = dtype == nw.Boolean, isinstance(dtype, nw.Categorical | nw.Enum)
+        stated += [names[j] for j in at if is_stated]
+        has_numbers = is_truth or dtype.is_float() or (dtype.is_integer() and dtype not in (nw.Int128, nw.UInt128))
+        if has_numbers:
+            _fill(rows, at, frame[:, at], is_truth=is_truth)
+            block = rows[:, at]
+            has_value, is_finite = (~np.isnan(block)).any(axis=0).tolist(), (~np.isinf(block)).all(axis=0).tolist()
+        for k, j in enumerate(at):
+            name, values = names[j], None
+            if has_numbers:
+                first = (is_truth or 0.0) if has_value[k] else None
             else:
-                rows[:, j] = _read(values, kind, name)
-        except InvalidEvent as error:
-            errors.append(encoder.columns.given.explained(error))
+                values = _values(frame[:, j])
+                first = next((value for value in values if not is_missing(value)), None)
+            kind = _kind(encoder, name, first, is_stated=is_stated)
+            if kind is None:  # there is no value
+                continue
+            kinds[name] = kind
+            if has_numbers and is_finite[k] and (kind == "number" or kind == ("boolean" if is_truth else "time")):
+                continue
+            try:
+                # Whole numbers are categories as such, however large.
+                found = _read(_values(frame[:, j]) if values is None else values, kind, name)
+            except InvalidEvent as error:
+                errors.append(encoder.columns.given.explained(error))
+                continue
+            if kind == "category":
+                rows[:, j], texts[name] = np.nan, found
+            else:
+                rows[:, j] = found
     if errors:
         raise min(errors, key=lambda error: error.row or 0)
     return Table(rows, names, texts, kinds, stated)
 
 
-def _kind(encoder: Encoder, name: Any, values: Iterable[Any], *, is_stated: bool) -> ColumnKind | None:
-    """Return what a column holds; None if it has no value."""
-    kind = encoder.columns.kind_of(name, next((value for value in values if not is_missing(value)), None))
+def _by_type(frame: Frame) -> Iterable[tuple[Any, list[int]]]:
+    """Return the types of columns, and which have it: columns one by one, and a schema, would take too long."""
+    native, found = frame.to_native(), dict[Any, list[int]]()
+    for j, dtype in enumerate(native.schema.types if frame.implementation.is_pyarrow() else native.dtypes):
+        found.setdefault(dtype, []).append(j)
+    return [(frame[:, at[0]].dtype, at) for at in found.values()]
+
+
+def _fill(rows: FloatArray, at: list[int], part: Frame, *, is_truth: bool) -> None:
+    """Write columns of numbers, or of truth values, of one type into rows."""
+    if part.implementation.is_pandas_like():
+        rows[:, at] = part.to_native().to_numpy(dtype=np.float64, na_value=np.nan)
+        return
+    if is_truth:
+        part = part.select(nw.all().cast(nw.Int8))
+    if not part.implementation.is_pyarrow():
+        rows[:, at] = part.to_numpy()
+        return
+    start = 0
+    for batch in part.to_native().to_batches():
+        rows[start : start + len(batch), at] = batch.to_tensor(null_to_nan=True).to_numpy()
+        start += len(batch)
+
+
+def _values(series: nw.Series[Any]) -> AnyArray | list[Any]:
+    """Return times and durations as an array of NumPy's, and other values as they are in dicts."""
+    dtype: Any = series.dtype
+    is_time = dtype in (nw.Date, nw.Datetime, nw.Duration)
+    if not series.implementation.is_pyarrow():
+        return series.to_numpy() if is_time else series.to_list()
+    native = series.to_native()
+    if is_time:  # Arrow's own conversion imports pandas
+        days = dtype == nw.Date
+        ticks = (native.cast("int32") if days else native).cast("int64").fill_null(NO_TIME)
+        unit = f"{'m' if dtype == nw.Duration else 'M'}8[{'D' if days else dtype.time_unit}]"
+        return np.concatenate([np.empty(0, np.int64), *map(np.from_dlpack, ticks.chunks)]).view(unit)
+    if dtype not in (nw.String, nw.Categorical) or str(native.type) == "string_view":
+        return series.to_list()
+    found = []
+    for chunk in native.dictionary_encode().chunks:  # makes each distinct text once
+        levels = np.array([*chunk.dictionary.to_pylist(), None], dtype=object)
+        found += levels[np.from_dlpack(chunk.indices.cast("int64").fill_null(len(levels) - 1))].tolist()
+    return found
+
+
+def _kind(encoder: Encoder, name: Any, first: Any, *, is_stated: bool) -> ColumnKind | None:
+    """Return what a column holds whose first value is this one; None if it has no value."""
+    kind = encoder.columns.kind_of(name, first)
     if kind in {None, "category"} or not is_stated or encoder.columns.given.kind(name) is not None:
         return kind
     if name in encoder.columns.index:
@@ -136,7 +218,10 @@ def _kind(encoder: Encoder, name: Any, values: Iterable[Any], *, is_stated: bool
 
 def _read(values: AnyArray | list[Any], kind: ColumnKind, name: Any) -> Any:
     """Return the values of a column: texts, None where missing, or numbers, NaN where missing."""
-    if kind != "category" and isinstance(values, np.ndarray) and not np.isinf(values).any():
+    if kind != "category" and isinstance(values, np.ndarray) and values.dtype.kind == "M":
+        seconds = seconds_of(values.astype(np.int64), np.datetime_data(values.dtype)[0])
+        return np.where(np.isnat(values), math.nan, seconds)
+    if kind == "category" and {type(value) for value in values} <= {str, type(None)}:
         return values
     read, missing = READERS_IN_PYTHON["number" if kind == "boolean" else kind], None if kind == "category" else math.nan
     return by_rows(lambda value: missing if is_missing(value) else read(value, name), values)
@@ -144,14 +229,16 @@ def _read(values: AnyArray | list[Any], kind: ColumnKind, name: Any) -> Any:
 
 def _absent(encoder: Encoder, names: Sequence[Any]) -> list[Any]:
     """Return the columns of the model that are not among these names."""
-    return [name for name in encoder.own_fields if name not in names]
+    given = set(names)
+    return [name for name in encoder.own_fields if name not in given]
 
 
-def _is_frame(values: object) -> bool:
-    return hasattr(values, "columns") and hasattr(values, "index")
+def _in_numpy(values: Any) -> AnyArray:
+    """Return targets or weights as an array; Arrow's own conversion imports pandas."""
+    return np.array(values.to_pylist()) if hasattr(values, "to_pylist") else np.asarray(values)
 
 
-def beside(X: pd.DataFrame, values: Any, what: str) -> Any:
+def beside(X: Any, values: Any, what: str) -> Any:
     """Return targets or weights of the rows of a frame as an array; None stays None.
 
     Raises:
@@ -167,18 +254,39 @@ def beside(X: pd.DataFrame, values: Any, what: str) -> Any:
             "is meant"
         )
         raise InvalidEvent(msg, reason="wrong_shape", feature=what)
-    return np.asarray(values)
+    return _in_numpy(values)
 
 
-def series_like(X: pd.DataFrame, values: AnyArray) -> pd.Series:
-    """Return a series of one value for each row of a frame, with its index."""
-    import pandas as pd
+def series_like(frame: Frame, values: AnyArray) -> Any:
+    """Return a series of one value for each row of a frame, of its kind and with its index.
 
-    return pd.Series(values, index=X.index)
+    Only pandas has series of several types: elsewhere labels of several types become texts.
+    """
+    given: Any = values
+    if not frame.implementation.is_pandas_like() and values.dtype == object:
+        given = values.tolist()
+        if len({type(value) for value in given}) > 1:
+            given = [str(value) for value in given]
+    return _with_index(nw.new_series(None, given, backend=frame.implementation), frame)  # type: ignore[arg-type]
 
 
-def frame_like(X: pd.DataFrame, values: AnyArray, columns: Sequence[Any]) -> pd.DataFrame:
-    """Return a frame of values for each row of a frame, with its index."""
-    import pandas as pd
+def frame_like(frame: Frame, values: FloatArray, columns: Sequence[Any]) -> Any:
+    """Return a frame of values for each row of a frame, of its kind and with its index.
 
-    return pd.DataFrame(values, index=X.index, columns=list(columns))
+    Only pandas has columns whose names are no texts: elsewhere they become texts.
+
+    Raises:
+        ConfigError: two columns would have the same name.
+    """
+    names = list(columns) if frame.implementation.is_pandas_like() else [str(column) for column in columns]
+    if len(set(names)) < len(names):
+        msg = f"{some_of(columns)}: some have the same text, and {type_in_words(frame.to_native())} has no other names of columns"
+        raise ConfigError(f"{msg}; give a frame of pandas")
+    return _with_index(nw.from_numpy(np.ascontiguousarray(values), schema=names, backend=frame.implementation), frame)
+
+
+def _with_index(made: Any, like: Frame) -> Any:
+    native = made.to_native()
+    if (index := nw.maybe_get_index(like)) is not None:
+        native.index = index
+    return native

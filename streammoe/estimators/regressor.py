@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from river import base
 
 from streammoe.distributions import Mixture
 from streammoe.estimators.arguments import RegressorArguments, complete
-from streammoe.estimators.frames import series_like, table_of
+from streammoe.estimators.frames import frame_given, series_like, table_of
 from streammoe.model import predicting
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @complete
@@ -77,6 +74,7 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
 
     # -- Many at once ----------------------------------------------------------------------------------------------
 
-    def predict_many(self, X: pd.DataFrame) -> pd.Series:
+    def predict_many(self, X: Any) -> Any:
         """Predict each row of a frame by the regression function, with the frame's index."""
-        return series_like(X, predicting.predict(self.learner, table_of(self.learner.encoder, X)))
+        frame = frame_given(X)
+        return series_like(frame, predicting.predict(self.learner, table_of(self.learner.encoder, frame)))
