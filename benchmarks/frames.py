@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from streammoe import MoERegressor
-from streammoe.estimators.frames import frame_given, table_of
+from streammoe.estimators.frames import table_of
 
 N, WIDTH, TURNS, CALLS = 20_000, 200, 5, 200
 KINDS: Mapping[str, Callable[[pa.Table], Any]] = {
@@ -68,7 +68,7 @@ def main() -> None:
 
     learning = best(TURNS, *(lambda kind=kind: learn(kind) for kind in given))
     encoder = models["pandas"].learner.encoder
-    reading = best(TURNS, *(lambda X=X: table_of(encoder, frame_given(X)) for X, _ in given.values()))
+    reading = best(TURNS, *(lambda X=X: table_of(encoder, X) for X, _ in given.values()))
     print(f"{'':10}{'rows/s':>10}{'of pandas':>11}{'read alone, rows/s':>20}{'of pandas':>11}  same model")
     for kind, learned, read in zip(given, learning, reading, strict=True):
         same = models[kind].state_digest() == models["pandas"].state_digest()

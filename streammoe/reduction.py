@@ -203,5 +203,6 @@ def _rows(new: Learner, given: Any) -> FloatArray:
                 raise InvalidEvent(message, reason=error.reason, feature=error.feature, row=at) from None
         return new.context.with_last(np.concatenate(rows))
     frame = frame_of(given, "support")
-    table = table_of_array(given, None, encoder.own_fields, known=True) if frame is None else table_of(encoder, frame)
+    own = encoder.own_fields
+    table = table_of_array(given, None, own, known=True) if frame is None else table_of(encoder, frame)[1]
     return new.context.with_last(raw_rows(table, encoder))

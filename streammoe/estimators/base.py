@@ -13,7 +13,7 @@ from streammoe.columns.kinds import ColumnKind
 from streammoe.columns.layout import Additions
 from streammoe.distributions import Gaussian
 from streammoe.errors import ConfigError, InvalidEvent
-from streammoe.estimators.frames import beside, frame_given, table_by_names, table_of, targets_by_names
+from streammoe.estimators.frames import beside, table_by_names, table_of, targets_by_names
 from streammoe.estimators.inspected import Inspected
 from streammoe.fields import Change
 from streammoe.model import checkpoint, learn_rows, predicting
@@ -126,10 +126,10 @@ class MixtureOfExperts(Inspected):
             InvalidEvent: a row is invalid or would make a parameter non-finite, with its index in ``row``; or the
                 outputs are other ones.
         """
-        frame = frame_given(X)
         beside(X, y, "y")
         y, names = targets_by_names(self.learner.targets, y)
-        learn_array(self.learner, table_of(self.learner.encoder, frame), y, beside(X, w, "w"), names)
+        _, table = table_of(self.learner.encoder, X)
+        learn_array(self.learner, table, y, beside(X, w, "w"), names)
 
     def log_likelihood_array(
         self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None

@@ -9,7 +9,7 @@ from river import base
 
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import ClassifierArguments, complete
-from streammoe.estimators.frames import frame_given, frame_like, series_like, table_of
+from streammoe.estimators.frames import like, table_of
 from streammoe.experts import families
 from streammoe.model import predicting
 from streammoe.model.parameters import experts_in
@@ -84,12 +84,10 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
 
     def predict_proba_many(self, X: Any) -> Any:
         """Predict the probability of each label for each row of a frame, with the frame's index."""
-        frame = frame_given(X)
-        found = predicting.predict(self.learner, table_of(self.learner.encoder, frame))
-        return frame_like(frame, found, self.output_names)
+        frame, table = table_of(self.learner.encoder, X)
+        return like(frame, predicting.predict(self.learner, table), self.output_names)
 
     def predict_many(self, X: Any) -> Any:
         """Predict the likeliest label for each row of a frame, with the frame's index."""
-        frame = frame_given(X)
-        found = predicting.predict(self.learner, table_of(self.learner.encoder, frame))
-        return series_like(frame, likeliest(self.output_names, found))
+        frame, table = table_of(self.learner.encoder, X)
+        return like(frame, likeliest(self.output_names, predicting.predict(self.learner, table)))

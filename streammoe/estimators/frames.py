@@ -1,4 +1,4 @@
-"""Conversion of data frames of any kind that narwhals knows, and to the kind that came; none of them is imported here."""
+"""Conversion of data frames of any kind that narwhals knows, and to the kind that came; none is imported here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from streammoe.columns.encoder import Encoder
 from streammoe.columns.kinds import ColumnKind
 from streammoe.columns.values import READERS_IN_PYTHON, check_name, is_missing, seconds_of, type_in_words
-from streammoe.errors import ConfigError, InvalidEvent
+from streammoe.errors import InvalidEvent
 from streammoe.model.checks import by_rows
 from streammoe.model.tables import Table, table_of_array
 from streammoe.model.targets import NumericTarget, Targets
@@ -21,8 +21,6 @@ from streammoe.text import shown, some_of
 from streammoe.types import AnyArray, FloatArray
 
 Frame: TypeAlias = nw.DataFrame[Any]
-NO_TIME = np.iinfo(np.int64).min
-"""What NumPy's times hold where they are missing."""
 
 
 def frame_of(values: Any, what: str) -> Frame | None:
@@ -34,14 +32,15 @@ def frame_of(values: Any, what: str) -> Frame | None:
     """
     try:
         found = nw.from_native(values, pass_through=True)
-    except nw.exceptions.DuplicateError as error:
-        given = [line[2:] for line in str(error).splitlines() if line.startswith("- ")]
-        msg = f"{what}: columns occur more than once, {', '.join(given)}; give each column a unique name"
+    except nw.exceptions.DuplicateError:
+        names = list(getattr(values, "column_names", None) or values.columns)
+        twice = sorted({name for name in names if names.count(name) > 1}, key=str)
+        msg = f"{what}: the columns {twice!r} occur more than once; give each column a unique name"
         raise InvalidEvent(msg, reason="wrong_shape") from None
     if isinstance(found, nw.DataFrame):
         return found
     if isinstance(found, nw.LazyFrame):
-        rule = "is lazy; read its rows first, such as by collect()"
+        rule = "has not read its rows; read them first, such as by collect()"
     elif not (hasattr(values, "columns") or hasattr(values, "column_names")):
         return None
     elif hasattr(values, "__arrow_c_stream__"):  # such as a batch of records
@@ -49,18 +48,6 @@ def frame_of(values: Any, what: str) -> Frame | None:
     else:
         rule = "narwhals does not know; give a frame of pandas, polars or Arrow, or an array with feature_names"
     raise InvalidEvent(f"{what}: got {type_in_words(values)}, which {rule}", reason="wrong_type", feature=what)
-
-
-def frame_given(X: Any) -> Frame:
-    """Return the frame that X is.
-
-    Raises:
-        InvalidEvent: it is none; see `frame_of`.
-    """
-    if (frame := frame_of(X, "X")) is None:
-        msg = f"X: got {shown(X)}, {type_in_words(X)}; it must be a data frame"
-        raise InvalidEvent(msg, reason="wrong_type", feature="X")
-    return frame
 
 
 def table_by_names(encoder: Encoder, X: Any, feature_names: Sequence[Any] | None, *, known: bool = False) -> Table:
@@ -75,7 +62,7 @@ def table_by_names(encoder: Encoder, X: Any, feature_names: Sequence[Any] | None
     if feature_names is not None:
         msg = "feature_names: a data frame has its own column names; omit feature_names"
         raise InvalidEvent(msg, reason="wrong_shape")
-    table = table_of(encoder, frame, warns=False)
+    _, table = table_of(encoder, frame, warns=False)
     if absent := _absent(encoder, table.names):
         msg = (
             f"X: lacks {some_of(absent)}, which the model has, among its columns ({some_of(table.names)}); rename "
@@ -91,18 +78,15 @@ def targets_by_names(targets: Targets, y: Any) -> tuple[Any, list[Any] | None]:
     if frame is None:
         return _in_numpy(y) if hasattr(y, "to_pylist") else y, None
     names = frame.columns
-    is_named = isinstance(targets, NumericTarget) and not targets.is_number
-    ordered = targets.names_in(names) if is_named else names
-    values = frame[:, [names.index(name) for name in ordered]]
-    if frame.implementation.is_pyarrow():
-        found = np.array(values.rows()).reshape(len(frame), len(ordered))
-    else:
-        found = values.to_numpy()
-    return found, ordered if is_named else None
+    ordered = targets.names_in(names) if isinstance(targets, NumericTarget) and not targets.is_number else None
+    values = frame[:, [names.index(name) for name in ordered or names]]
+    is_arrow = frame.implementation.is_pyarrow()
+    found = np.array(values.rows(), dtype=object).reshape(values.shape) if is_arrow else values.to_numpy()
+    return found, ordered
 
 
-def table_of(encoder: Encoder, frame: Frame, *, warns: bool = True) -> Table:
-    """Convert a frame to a table; times become seconds since 1970, categories their levels, missing values NaN or None.
+def table_of(encoder: Encoder, X: Any, *, warns: bool = True) -> tuple[Frame, Table]:
+    """Return a frame, and it as a table: times as seconds since 1970, categories as levels, missing as NaN or None.
 
     A type of categories makes a column one of these; in other new ones the first value decides, as in `learn_one`. A
     column of the model that the frame lacks is missing in all rows, and warned of if `warns`.
@@ -110,6 +94,10 @@ def table_of(encoder: Encoder, frame: Frame, *, warns: bool = True) -> Table:
     Raises:
         InvalidEvent: a name or a value is of the wrong type, or a number is not finite, first in ``row``.
     """
+    frame = frame_of(X, "X")
+    if frame is None:
+        msg = f"X: got {shown(X)}, {type_in_words(X)}; it must be a data frame"
+        raise InvalidEvent(msg, reason="wrong_type", feature="X")
     names = frame.columns
     for name in names:
         check_name(name, "column name", "X")
@@ -143,7 +131,7 @@ def table_of(encoder: Encoder, frame: Frame, *, warns: bool = True) -> Table:
             if kind is None:  # there is no value
                 continue
             kinds[name] = kind
-            if has_numbers and is_finite[k] and (kind == "number" or kind == ("boolean" if is_truth else "time")):
+            if has_numbers and is_finite[k] and kind in {"number", "boolean" if is_truth else "time"}:
                 continue
             try:
                 # Whole numbers are categories as such, however large.
@@ -151,13 +139,12 @@ def table_of(encoder: Encoder, frame: Frame, *, warns: bool = True) -> Table:
             except InvalidEvent as error:
                 errors.append(encoder.columns.given.explained(error))
                 continue
+            rows[:, j] = np.nan if kind == "category" else found
             if kind == "category":
-                rows[:, j], texts[name] = np.nan, found
-            else:
-                rows[:, j] = found
+                texts[name] = found
     if errors:
         raise min(errors, key=lambda error: error.row or 0)
-    return Table(rows, names, texts, kinds, stated)
+    return frame, Table(rows, names, texts, kinds, stated)
 
 
 def _by_type(frame: Frame) -> Iterable[tuple[Any, list[int]]]:
@@ -190,18 +177,23 @@ def _values(series: nw.Series[Any]) -> AnyArray | list[Any]:
     is_time = dtype in (nw.Date, nw.Datetime, nw.Duration)
     if not series.implementation.is_pyarrow():
         return series.to_numpy() if is_time else series.to_list()
+    # Arrow's own conversion to NumPy imports pandas, as does that of any value of Python's to Arrow's.
     native = series.to_native()
-    if is_time:  # Arrow's own conversion imports pandas
-        days = dtype == nw.Date
-        ticks = (native.cast("int32") if days else native).cast("int64").fill_null(NO_TIME)
+    if is_time:
+        days, pieces = dtype == nw.Date, [np.empty(0, np.int64)]
+        for chunk in (native.cast("int32") if days else native).cast("int64").chunks:
+            ticks = chunk.from_buffers(chunk.type, len(chunk), [None, chunk.buffers()[1]], offset=chunk.offset)
+            is_valid = np.from_dlpack(chunk.is_valid().cast("uint8"))
+            pieces.append(np.where(is_valid, np.from_dlpack(ticks), np.iinfo(np.int64).min))  # NaT
         unit = f"{'m' if dtype == nw.Duration else 'M'}8[{'D' if days else dtype.time_unit}]"
-        return np.concatenate([np.empty(0, np.int64), *map(np.from_dlpack, ticks.chunks)]).view(unit)
-    if dtype not in (nw.String, nw.Categorical) or str(native.type) == "string_view":
+        return np.concatenate(pieces).view(unit)
+    if dtype not in (nw.String, nw.Categorical):
         return series.to_list()
-    found = []
-    for chunk in native.dictionary_encode().chunks:  # makes each distinct text once
-        levels = np.array([*chunk.dictionary.to_pylist(), None], dtype=object)
-        found += levels[np.from_dlpack(chunk.indices.cast("int64").fill_null(len(levels) - 1))].tolist()
+    found, plain = [], native.cast(native.type.value_type) if dtype == nw.Categorical else native
+    if str(plain.type) == "string_view":  # of which Arrow would encode null as an empty text
+        plain = plain.cast("large_string")
+    for chunk in plain.dictionary_encode(null_encoding="encode").chunks:  # makes each distinct text once
+        found += np.array(chunk.dictionary.to_pylist(), dtype=object)[np.from_dlpack(chunk.indices)].tolist()
     return found
 
 
@@ -257,36 +249,22 @@ def beside(X: Any, values: Any, what: str) -> Any:
     return _in_numpy(values)
 
 
-def series_like(frame: Frame, values: AnyArray) -> Any:
-    """Return a series of one value for each row of a frame, of its kind and with its index.
+def like(frame: Frame, values: AnyArray, columns: Sequence[Any] | None = None) -> Any:
+    """Return values for each row of a frame as a series, or a frame with columns, of its kind and with its index.
 
-    Only pandas has series of several types: elsewhere labels of several types become texts.
+    Only pandas has series of several types and columns whose names are no texts: elsewhere both become texts.
     """
-    given: Any = values
-    if not frame.implementation.is_pandas_like() and values.dtype == object:
-        given = values.tolist()
-        if len({type(value) for value in given}) > 1:
-            given = [str(value) for value in given]
-    return _with_index(nw.new_series(None, given, backend=frame.implementation), frame)  # type: ignore[arg-type]
-
-
-def frame_like(frame: Frame, values: FloatArray, columns: Sequence[Any]) -> Any:
-    """Return a frame of values for each row of a frame, of its kind and with its index.
-
-    Only pandas has columns whose names are no texts: elsewhere they become texts.
-
-    Raises:
-        ConfigError: two columns would have the same name.
-    """
-    names = list(columns) if frame.implementation.is_pandas_like() else [str(column) for column in columns]
-    if len(set(names)) < len(names):
-        msg = f"{some_of(columns)}: some have the same text, and {type_in_words(frame.to_native())} has no other names of columns"
-        raise ConfigError(f"{msg}; give a frame of pandas")
-    return _with_index(nw.from_numpy(np.ascontiguousarray(values), schema=names, backend=frame.implementation), frame)
-
-
-def _with_index(made: Any, like: Frame) -> Any:
-    native = made.to_native()
-    if (index := nw.maybe_get_index(like)) is not None:
+    backend, is_pandas = frame.implementation, frame.implementation.is_pandas_like()
+    if columns is None:
+        given: Any = values.tolist() if values.dtype == object and not is_pandas else values
+        if given is not values and len(set(map(type, given))) > 1:
+            given = list(map(str, given))
+        native: Any = nw.new_series(None, given, backend=backend).to_native()  # type: ignore[arg-type] # as River does
+    else:
+        names = [str(j if is_pandas else column) for j, column in enumerate(columns)]
+        native = nw.from_numpy(np.ascontiguousarray(values), schema=names, backend=backend).to_native()
+        if is_pandas:
+            native.columns = list(columns)
+    if (index := nw.maybe_get_index(frame)) is not None:
         native.index = index
     return native

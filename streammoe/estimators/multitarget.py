@@ -11,7 +11,7 @@ from river import base
 from streammoe.distributions import Gaussian, MultivariateMixture
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import RegressorArguments, complete
-from streammoe.estimators.frames import frame_given, frame_like, table_of
+from streammoe.estimators.frames import like, table_of
 from streammoe.model import predicting
 from streammoe.model.parameters import experts_in
 
@@ -95,6 +95,5 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
 
     def predict_many(self, X: Any) -> Any:
         """Predict each row of a frame by the regression function: one column per output, with the frame's index."""
-        frame = frame_given(X)
-        found = predicting.predict(self.learner, table_of(self.learner.encoder, frame))
-        return frame_like(frame, found, self.output_names)
+        frame, table = table_of(self.learner.encoder, X)
+        return like(frame, predicting.predict(self.learner, table), self.output_names)

@@ -9,7 +9,7 @@ from river import base
 
 from streammoe.distributions import Mixture
 from streammoe.estimators.arguments import RegressorArguments, complete
-from streammoe.estimators.frames import frame_given, series_like, table_of
+from streammoe.estimators.frames import like, table_of
 from streammoe.model import predicting
 
 
@@ -76,5 +76,5 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
 
     def predict_many(self, X: Any) -> Any:
         """Predict each row of a frame by the regression function, with the frame's index."""
-        frame = frame_given(X)
-        return series_like(frame, predicting.predict(self.learner, table_of(self.learner.encoder, frame)))
+        frame, table = table_of(self.learner.encoder, X)
+        return like(frame, predicting.predict(self.learner, table))
