@@ -63,12 +63,8 @@ def table_by_names(encoder: Encoder, X: Any, feature_names: Sequence[Any] | None
         msg = "feature_names: a data frame has its own column names; omit feature_names"
         raise InvalidEvent(msg, reason="wrong_shape")
     _, table = table_of(encoder, frame, warns=False)
-    if absent := _absent(encoder, table.names):
-        msg = (
-            f"X: lacks {some_of(absent)}, which the model has, among its columns ({some_of(table.names)}); rename "
-            "them, or give X.to_numpy() and feature_names"
-        )
-        raise InvalidEvent(msg, reason="wrong_shape")
+    if problem := _lacking(encoder, table.names):
+        raise InvalidEvent(f"{problem}; rename them, or give an array and feature_names", reason="wrong_shape")
     return table
 
 
@@ -101,12 +97,9 @@ def table_of(encoder: Encoder, X: Any, *, warns: bool = True) -> tuple[Frame, Ta
     names = frame.columns
     for name in names:
         check_name(name, "column name", "X")
-    if warns and (absent := _absent(encoder, names)):
-        warnings.warn(
-            f"X: lacks {some_of(absent)}, which the model has, among its columns ({some_of(names)}); each counts as "
-            "missing in all rows: rename the columns if they have other names",
-            stacklevel=3,
-        )
+    if warns and (problem := _lacking(encoder, names)):
+        advice = "each counts as missing in all rows: rename the columns if they have other names"
+        warnings.warn(f"{problem}; {advice}", stacklevel=3)
     rows = np.full((len(frame), len(names)), np.nan)
     texts: dict[Any, list[str | None]] = {}
     kinds: dict[Any, ColumnKind] = {}
@@ -219,10 +212,11 @@ def _read(values: AnyArray | list[Any], kind: ColumnKind, name: Any) -> Any:
     return by_rows(lambda value: missing if is_missing(value) else read(value, name), values)
 
 
-def _absent(encoder: Encoder, names: Sequence[Any]) -> list[Any]:
-    """Return the columns of the model that are not among these names."""
+def _lacking(encoder: Encoder, names: Sequence[Any]) -> str:
+    """Say which columns of the model are not among these names; nothing if all are."""
     given = set(names)
-    return [name for name in encoder.own_fields if name not in given]
+    absent, columns = [name for name in encoder.own_fields if name not in given], some_of(names) if names else "none"
+    return f"X: lacks {some_of(absent)}, which the model has, among its columns ({columns})" if absent else ""
 
 
 def _in_numpy(values: Any) -> AnyArray:

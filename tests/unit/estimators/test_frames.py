@@ -127,6 +127,20 @@ def test_a_column_that_holds_no_numbers_categories_or_times_is_refused_with_its_
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_setting_decides_whatever_the_type(kind):
+    X, y = split(KINDS[kind](table(*COLUMNS["large numbers"])))
+    many, rowwise = quick(categorical=("v",)), quick(categorical=("v",))
+    many.learn_many(X, y)
+    for x, target in zip(rows(COLUMNS["large numbers"][0]), OBJECTS["y"], strict=True):
+        rowwise.learn_one(x, target)
+    assert many.state_digest() == rowwise.state_digest()
+    X, y = split(KINDS[kind](table(*COLUMNS["truth values, null"])))
+    with pytest.raises(InvalidEvent) as refused:
+        quick(timestamps=("v",)).learn_many(X, y)
+    assert (refused.value.reason, refused.value.row) == ("wrong_type", 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_targets_labels_weights_and_outputs_of_any_kind(kind):
     a, labels = OBJECTS["a"], [("lo", "hi")[i % 3 == 0] for i in range(N)]
     given = KINDS[kind](
@@ -185,6 +199,9 @@ def test_what_has_no_rows_in_memory_or_a_name_twice_is_refused():
             with pytest.raises(InvalidEvent) as refused:
                 call(X, [1.0])
             assert refused.value.reason == reason
+    model.learn_many(pa.table({"a": [1.0]}), [1.0])
+    with pytest.warns(UserWarning, match="lacks 'a'"):
+        assert model.predict_many(pd.DataFrame(index=[5])).index.tolist() == [5]
 
 
 def test_pandas_is_imported_for_frames_of_pandas_only():
