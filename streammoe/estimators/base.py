@@ -103,7 +103,7 @@ class MixtureOfExperts(Inspected):
         """Learn rows in order; the result equals a loop over `learn_one`, bit for bit, wherever the array is cut.
 
         Args:
-            X: (n, P) finite numbers; or a data frame, of pandas, polars or Arrow, whose columns are found by name.
+            X: (n, P) finite numbers; or a data frame of any kind, whose columns are found by name.
             y: (n,) or (n, Q) finite numbers, or (n,) labels. Outputs that are not in a frame are called y0, y1, …
             w: (n,) weights in [0, 1e6], by default 1; events of weight 0 are not learned.
             feature_names: names of the columns of an array; by default x0, x1, …

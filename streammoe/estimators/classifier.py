@@ -83,11 +83,11 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
         return likeliest(self.output_names, self.predict_proba_array(X, feature_names=feature_names))
 
     def predict_proba_many(self, X: Any) -> Any:
-        """Predict the probability of each label for each row of a frame, with the frame's index."""
+        """Predict the probability of each label for each row of a frame, in a frame of its kind, with its index."""
         frame, table = table_of(self.learner.encoder, X)
         return like(frame, predicting.predict(self.learner, table), self.output_names)
 
     def predict_many(self, X: Any) -> Any:
-        """Predict the likeliest label for each row of a frame, with the frame's index."""
+        """Predict the likeliest label for each row of a frame: a series of its kind, with its index."""
         frame, table = table_of(self.learner.encoder, X)
         return like(frame, likeliest(self.output_names, predicting.predict(self.learner, table)))

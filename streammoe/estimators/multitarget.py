@@ -94,6 +94,6 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def predict_many(self, X: Any) -> Any:
-        """Predict each row of a frame by the regression function: one column per output, with the frame's index."""
+        """Predict each row of a frame by the regression function: one column per output, in a frame of its kind."""
         frame, table = table_of(self.learner.encoder, X)
         return like(frame, predicting.predict(self.learner, table), self.output_names)

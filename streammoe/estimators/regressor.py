@@ -75,6 +75,6 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
     # -- Many at once ----------------------------------------------------------------------------------------------
 
     def predict_many(self, X: Any) -> Any:
-        """Predict each row of a frame by the regression function, with the frame's index."""
+        """Predict each row of a frame by the regression function: a series of the frame's kind, with its index."""
         frame, table = table_of(self.learner.encoder, X)
         return like(frame, predicting.predict(self.learner, table))
