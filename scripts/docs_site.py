@@ -20,7 +20,17 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 from scripts.reference import ROOT, Page, pages
 
-COPIED = ("docs", "config", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "compose.yaml")
+COPIED = (
+    "docs",
+    "config",
+    "examples",
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "LICENSE",
+    "compose.yaml",
+)
 SOURCES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

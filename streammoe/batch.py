@@ -26,6 +26,7 @@ from streammoe.engine.batch import NOTHING_TO_GAIN, Listener, Round
 from streammoe.engine.state import UnsoundError
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts, problem_of
+from streammoe.estimators.frames import frame_of
 from streammoe.model import fitting
 from streammoe.model.checks import by_rows, is_amount, is_whole
 from streammoe.model.gathering import gathering
@@ -207,7 +208,7 @@ def fit_gathered(model: MixtureOfExperts, plan: FitPlan) -> Fit:
 def _gather(model: Any, X: Any, y: Any, weights: AnyArray | None, feature_names: Sequence[Any] | None) -> None:
     if isinstance(X, Sequence) and not len(X):
         raise ConfigError("X: got no rows; give at least one, with a target and a weight above 0")
-    if hasattr(X, "columns"):
+    if frame_of(X, "X") is not None:
         if feature_names is not None:
             raise ConfigError("feature_names: a data frame has its own column names; omit feature_names")
         model.learn_many(X, y, weights)

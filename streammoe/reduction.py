@@ -25,7 +25,7 @@ import numpy as np
 
 from streammoe.errors import ConfigError, InvalidEvent
 from streammoe.estimators import MixtureOfExperts, problem_of
-from streammoe.estimators.frames import table_of
+from streammoe.estimators.frames import frame_of, table_of
 from streammoe.model import reduction
 from streammoe.model.checks import is_amount, is_whole
 from streammoe.model.common_rows import support_of
@@ -201,6 +201,7 @@ def _rows(new: Learner, given: Any) -> FloatArray:
                 message = f"support[{at}]: {error}"
                 raise InvalidEvent(message, reason=error.reason, feature=error.feature, row=at) from None
         return new.context.with_last(np.concatenate(rows))
-    is_frame = hasattr(given, "columns")
-    table = table_of(encoder, given) if is_frame else table_of_array(given, None, encoder.own_fields, known=True)
+    frame = frame_of(given, "support")
+    own = encoder.own_fields
+    table = table_of_array(given, None, own, known=True) if frame is None else table_of(encoder, frame)[1]
     return new.context.with_last(raw_rows(table, encoder))

@@ -38,6 +38,7 @@ from streammoe.notation import (
     toml_key,
 )
 from streammoe.text import shown
+from streammoe.types import FloatArray, IntArray
 
 MAX_TEXT_LENGTH = 256
 """Maximum number of characters of a label or level in records, which become columns and labels of metrics."""
@@ -242,6 +243,16 @@ def seconds(value: object, name: object, notation: Notation = PYTHON) -> float:
     else:
         whole = notation.utc(whole)
     return _joined(whole, int((fraction or "").ljust(9, "0")))
+
+
+def seconds_of(ticks: IntArray, unit: str, notation: Notation = PYTHON, *, is_local: bool = False) -> FloatArray:
+    """Convert counts of a unit since 1970 to seconds, in UTC if they are local times."""
+    whole, parts = np.divmod(ticks, SECOND_PARTS[unit])
+    whole = whole * DAY if unit == "D" else whole
+    if is_local and notation.zone:
+        whole = np.fromiter(map(notation.utc, whole.tolist()), np.int64, len(whole))
+    seconds: FloatArray = whole.astype(np.float64) + (parts * (SECOND_PARTS["ns"] // SECOND_PARTS[unit])) / 1e9
+    return seconds
 
 
 def category(value: object, name: object, notation: Notation = PYTHON) -> str | None:

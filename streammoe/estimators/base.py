@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from streammoe.model.targets import Targets
 from streammoe.options import CHOICES, FeatureOptions, Options, as_arguments, checked
 from streammoe.persistence import durable, pieces, state_digest
 from streammoe.types import AnyArray, FloatArray, as_python
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class MixtureOfExperts(Inspected):
@@ -106,7 +103,7 @@ class MixtureOfExperts(Inspected):
         """Learn rows in order; the result equals a loop over `learn_one`, bit for bit, wherever the array is cut.
 
         Args:
-            X: (n, P) finite numbers; or a data frame, of pandas, polars or Arrow, whose columns are found by name.
+            X: (n, P) finite numbers; or a data frame of any kind, whose columns are found by name.
             y: (n,) or (n, Q) finite numbers, or (n,) labels. Outputs that are not in a frame are called y0, y1, …
             w: (n,) weights in [0, 1e6], by default 1; events of weight 0 are not learned.
             feature_names: names of the columns of an array; by default x0, x1, …
@@ -122,7 +119,7 @@ class MixtureOfExperts(Inspected):
         y, names = targets_by_names(self.learner.targets, y)
         return learn_array(self.learner, table, y, w, names)
 
-    def learn_many(self, X: pd.DataFrame, y: Any, w: AnyArray | None = None) -> None:
+    def learn_many(self, X: Any, y: Any, w: AnyArray | None = None) -> None:
         """Learn the rows of a frame in order; the result equals a loop over `learn_one`, bit for bit.
 
         Raises:
@@ -131,7 +128,8 @@ class MixtureOfExperts(Inspected):
         """
         beside(X, y, "y")
         y, names = targets_by_names(self.learner.targets, y)
-        learn_array(self.learner, table_of(self.learner.encoder, X), y, beside(X, w, "w"), names)
+        _, table = table_of(self.learner.encoder, X)
+        learn_array(self.learner, table, y, beside(X, w, "w"), names)
 
     def log_likelihood_array(
         self, X: AnyArray, y: AnyArray, *, feature_names: Sequence[Any] | None = None

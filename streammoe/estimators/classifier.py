@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 from river import base
 
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import ClassifierArguments, complete
-from streammoe.estimators.frames import frame_like, series_like, table_of
+from streammoe.estimators.frames import like, table_of
 from streammoe.experts import families
 from streammoe.model import predicting
 from streammoe.model.parameters import experts_in
 from streammoe.model.targets import ClassTarget, Label, likeliest
 from streammoe.options import ClassifierOptions
 from streammoe.types import AnyArray, FloatArray
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @complete
@@ -85,11 +82,12 @@ class MoEClassifier(ClassifierArguments, base.MiniBatchClassifier):
         """Predict the likeliest label for each row of X (n, P), shape (n,); None before a label is known."""
         return likeliest(self.output_names, self.predict_proba_array(X, feature_names=feature_names))
 
-    def predict_proba_many(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Predict the probability of each label for each row of a frame, with the frame's index."""
-        return frame_like(X, predicting.predict(self.learner, table_of(self.learner.encoder, X)), self.output_names)
+    def predict_proba_many(self, X: Any) -> Any:
+        """Predict the probability of each label for each row of a frame, in a frame of its kind, with its index."""
+        frame, table = table_of(self.learner.encoder, X)
+        return like(frame, predicting.predict(self.learner, table), self.output_names)
 
-    def predict_many(self, X: pd.DataFrame) -> pd.Series:
-        """Predict the likeliest label for each row of a frame, with the frame's index."""
-        found = predicting.predict(self.learner, table_of(self.learner.encoder, X))
-        return series_like(X, likeliest(self.output_names, found))
+    def predict_many(self, X: Any) -> Any:
+        """Predict the likeliest label for each row of a frame: a series of its kind, with its index."""
+        frame, table = table_of(self.learner.encoder, X)
+        return like(frame, likeliest(self.output_names, predicting.predict(self.learner, table)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from river import base
@@ -11,12 +11,9 @@ from river import base
 from streammoe.distributions import Gaussian, MultivariateMixture
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import RegressorArguments, complete
-from streammoe.estimators.frames import frame_like, table_of
+from streammoe.estimators.frames import like, table_of
 from streammoe.model import predicting
 from streammoe.model.parameters import experts_in
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @complete
@@ -96,6 +93,7 @@ class MoEMultiTargetRegressor(RegressorArguments, base.MultiTargetRegressor):
 
     # -- Many at once ----------------------------------------------------------------------------------------------
 
-    def predict_many(self, X: pd.DataFrame) -> pd.DataFrame:
-        """Predict each row of a frame by the regression function: one column per output, with the frame's index."""
-        return frame_like(X, predicting.predict(self.learner, table_of(self.learner.encoder, X)), self.output_names)
+    def predict_many(self, X: Any) -> Any:
+        """Predict each row of a frame by the regression function: one column per output, in a frame of its kind."""
+        frame, table = table_of(self.learner.encoder, X)
+        return like(frame, predicting.predict(self.learner, table), self.output_names)

@@ -10,11 +10,10 @@ from river import base
 from streammoe.distributions import Mixture
 from streammoe.errors import ConfigError
 from streammoe.estimators.arguments import RegressorArguments, complete
-from streammoe.estimators.frames import series_like, table_of
+from streammoe.estimators.frames import like, table_of
 from streammoe.model import predicting
 
 if TYPE_CHECKING:
-    import pandas as pd
     from river.conf import Interval
 
     from streammoe.estimators.river_mixture import RiverMixture
@@ -104,6 +103,7 @@ class MoERegressor(RegressorArguments, base.MiniBatchRegressor):
 
     # -- Many at once ----------------------------------------------------------------------------------------------
 
-    def predict_many(self, X: pd.DataFrame) -> pd.Series:
-        """Predict each row of a frame by the regression function, with the frame's index."""
-        return series_like(X, predicting.predict(self.learner, table_of(self.learner.encoder, X)))
+    def predict_many(self, X: Any) -> Any:
+        """Predict each row of a frame by the regression function: a series of the frame's kind, with its index."""
+        frame, table = table_of(self.learner.encoder, X)
+        return like(frame, predicting.predict(self.learner, table))

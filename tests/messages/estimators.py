@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import polars as pl
 from river import datasets, preprocessing
 
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, reduce, schedules
@@ -247,7 +248,8 @@ CASES = {
     "a frame that lacks a column": _with_frames(lambda m: m.predict_array(FRAME[["a"]])),
     "a frame that lacks a column, by rows": _with_frames(_warned),
     "a frame with names besides": _with_frames(lambda m: m.predict_array(FRAME, feature_names=["a", "b"])),
-    "a frame that is none of pandas": _with_frames(lambda m: m.predict_array(SimpleNamespace(columns=["a", "b"]))),
+    "a lazy frame": _with_frames(lambda m: m.predict_many(pl.LazyFrame({"a": [1.0]}))),
+    "a frame of an unknown kind": _with_frames(lambda m: m.predict_array(SimpleNamespace(columns=["a", "b"]))),
     "a target in quotes": learning({"a": 1.0}, y="12.5"),
     "names that no event has": learning(
         *[{"color": "red", "size": 1.5}] * 100, n_experts=1, categorical=("colour",), timestamps=("when",)

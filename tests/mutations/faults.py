@@ -240,7 +240,7 @@ FAULTS = {
         Fault("empty-text-is-a-category", "plain.isspace():\n        return None", "plain.isspace():\n        pass"),
         Fault("awaited-columns-not-saved", "if self.awaited:\n            ", "if not self.fields:\n            "),
         Fault("first-value-over-a-setting", "self.given.kind(name) or kind_of(value)", "kind_of(value)"),
-        Fault("type-of-categories-ignored", 'if X[name].dtype == "category"]', "if False]"),
+        Fault("type-of-categories-ignored", "isinstance(dtype, nw.Categorical | nw.Enum)", "False"),
         Fault("standard-scaler-not-noticed", "math.isclose(abs(column[at]), math.sqrt(at), rel_tol=1e-6)", "False"),
     ],
     "estimators": [

@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyarrow import types
 
 from streammoe.columns.kinds import ColumnKind
-from streammoe.columns.values import LocalTime, Unsupported
+from streammoe.columns.values import LocalTime, Unsupported, seconds_of
 from streammoe.notation import ISO, Notation
-from streammoe.pipeline.decoders.columns import has_value, read_column, read_each, seconds_of, without_codes
+from streammoe.pipeline.decoders.columns import has_value, read_column, read_each, without_codes
 from streammoe.pipeline.decoders.decoder import Decoder, Found
 from streammoe.pipeline.decoders.rows import NewNames, Slot, Values
 from streammoe.ports import Batch

@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 
 from streammoe.columns.kinds import ColumnKind
-from streammoe.columns.values import READERS, SECOND_PARTS
+from streammoe.columns.values import READERS, seconds_of
 from streammoe.errors import InvalidEvent
-from streammoe.notation import DAY, ISO, SWAPPED, Notation
-from streammoe.types import AnyArray, BoolArray, FloatArray, IntArray
+from streammoe.notation import ISO, SWAPPED, Notation
+from streammoe.types import AnyArray, BoolArray, FloatArray
 
 _decode = msgspec.json.Decoder(list[float]).decode
 _OF_NUMBERS = f"{string.digits}+-.eE \t".encode()
@@ -152,13 +152,3 @@ def _times_in(texts: Sequence[str], notation: Notation) -> FloatArray | None:
     except ValueError:
         return None
     return None if times.min() < _YEAR_1 else seconds_of(times.astype(np.int64), "us", notation, is_local=is_local)
-
-
-def seconds_of(ticks: IntArray, unit: str, notation: Notation, *, is_local: bool) -> FloatArray:
-    """Convert counts of a unit since 1970 to seconds, in UTC if they are local times."""
-    whole, parts = np.divmod(ticks, SECOND_PARTS[unit])
-    whole = whole * DAY if unit == "D" else whole
-    if is_local and notation.zone:
-        whole = np.fromiter(map(notation.utc, whole.tolist()), np.int64, len(whole))
-    seconds: FloatArray = whole.astype(np.float64) + (parts * (SECOND_PARTS["ns"] // SECOND_PARTS[unit])) / 1e9
-    return seconds

@@ -1,9 +1,8 @@
 """Names and labels that no checkpoint could hold are rejected when they come; all others are saved."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -49,11 +48,7 @@ def test_what_is_accepted_is_saved(name, tmp_path):
 
 # --- frames ---------------------------------------------------------------------------------------------------------
 
-FRAMES = {
-    "pandas": lambda frame: frame,
-    "Arrow": pa.Table.from_pandas,
-    "another with to_pandas": lambda frame: SimpleNamespace(columns=list(frame), to_pandas=lambda: frame),
-}
+FRAMES = {"pandas": lambda frame: frame, "polars": pl.from_pandas, "Arrow": pa.Table.from_pandas}
 
 
 @pytest.mark.parametrize("kind", FRAMES)
