@@ -44,9 +44,7 @@ OPSET, IR_VERSION = 19, 9
 TYPES = {"float64": TensorProto.DOUBLE, "float32": TensorProto.FLOAT}
 
 
-def export(
-    model: MixtureOfExperts, path: durable.AnyPath, *, dtype: Literal["float64", "float32"] = "float64"
-) -> None:
+def export(model: MixtureOfExperts, path: durable.AnyPath, *, dtype: Literal["float64", "float32"] = "float64") -> None:
     """Write a model to a file of ONNX, durably; it needs a model that has learned something.
 
     Each column of the model is an input of its name, (rows, 1): numbers of `dtype`, categories as text, times as
@@ -123,7 +121,7 @@ class _Graph:
         """Let a value be an output, (rows, *widths)."""
         found = self._new(name)
         self.nodes.append(helper.make_node("Identity", [value], [found]))
-        shape = ["rows", *widths]
+        shape: list[str | int | None] = ["rows", *widths]
         self.outputs.append(helper.make_tensor_value_info(found, TYPES[self.dtype] if kind is None else kind, shape))
 
     def _new(self, name: str) -> str:
@@ -205,8 +203,7 @@ def _designs(graph: _Graph, encoder: Encoder, given: Mapping[Any, str]) -> tuple
         pieces += _cycles(graph, encoder, times)
     held = near = ""
     if len(plan.numeric):
-        at, columns = plan.numeric.T
-        raw = graph("Concat", *(given[fields[j]] for j in at), axis=1)
+        raw = graph("Concat", *(given[fields[at]] for at in plan.numeric[:, 0]), axis=1)
         held, near = _numbers(graph, encoder, raw)
     R = _features(graph, encoder, held, pieces, encoder.degree, encoder.expert_width)
     if encoder.gate_degree == encoder.degree:

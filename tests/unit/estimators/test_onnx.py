@@ -6,7 +6,7 @@ import onnxruntime
 import pandas as pd
 import pytest
 
-from streammoe import Gaussian, Laplace, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, StudentT, batch
+from streammoe import Gaussian, Laplace, MoEClassifier, MoEMultiTargetRegressor, MoERegressor, StudentT
 from streammoe.errors import ConfigError
 from streammoe.onnx import export
 
@@ -27,10 +27,10 @@ CASES = {
 
 
 def frame(n, seed):
-    """Numbers, some of them missing, one that never varies and one far off, categories, and times of two hours."""
+    """Numbers, some missing, one of them far off and one that stands still for long; categories; times of a night."""
     rng = np.random.default_rng(seed)
     X = pd.DataFrame(rng.normal(size=(n, 2)), columns=["a", "mean"])
-    X["far"], X["still"] = 1e6 + rng.normal(size=n), 7.0
+    X["far"], X["still"] = 1e6 + rng.normal(size=n), 7e8 + rng.normal(size=n) * (np.arange(n) > 450)
     X["color"] = rng.choice(["red", "größer", "blue"], n)
     X["at"] = pd.Timestamp("2026-01-31T23:00:00") + pd.to_timedelta(rng.integers(0, 7200, n), "s")
     for name in ("mean", "color", "at"):
@@ -41,7 +41,8 @@ def frame(n, seed):
 def strange(n):
     """The same with numbers, categories and times as the model has never seen them."""
     X, rng = frame(n, 1), np.random.default_rng(2)
-    for name, values in {"a": (40.0, -1e5, 1e60), "still": (8.0, 7.0 + 1e-12, -3.0), "far": (0.0, None, 3e6)}.items():
+    odd = {"a": (40.0, -1e5, 1e60), "mean": (9.0, None), "still": (8.0, 7e8 + 1e-3), "far": (0.0, None, 3e6)}
+    for name, values in odd.items():
         X.loc[rng.random(n) < 0.5, name] = pd.Series(rng.choice(np.array(values, dtype=float), n))
     X.loc[rng.random(n) < 0.2, "color"] = "green"
     X.loc[rng.random(n) < 0.3, "at"] = pd.Timestamp("1961-07-11T05:00:00")
@@ -51,6 +52,7 @@ def strange(n):
 def learned(kind, arguments, n):
     X, rng = frame(n, 0), np.random.default_rng(3)
     y = np.where(X["a"] > 0, 2.0 * X["mean"].fillna(0.0), 3.0 + (X["color"] == "red")) + 0.1 * rng.normal(size=n)
+    y += X["far"] - 1e6 + X["still"] - 7e8
     model = kind(**{"n_experts": 3, **arguments})
     if kind is MoEMultiTargetRegressor:
         y = pd.DataFrame({"up": y, "down": 50.0 - y + 0.2 * rng.normal(size=n)})
@@ -88,3 +90,46 @@ def test_a_file_predicts_what_the_model_does(case, tmp_path):
         np.testing.assert_allclose(found["mean'"], expected, rtol=1e-9, atol=1e-9)
         variances = [np.reshape(model.predict_distribution_one(event).variance(), -1) for event in events]
         np.testing.assert_allclose(found["variance"], variances, rtol=1e-9)
+
+
+def test_numbers_may_be_smaller(tmp_path):
+    model, X = MoERegressor(2), frame(400, 1).drop(columns=["far", "still"])
+    model.learn_many(X, X["a"] * X["mean"].fillna(1.0))
+    export(model, tmp_path / "model.onnx", dtype="float32")
+    found = predicted(tmp_path / "model.onnx", X, np.float32)["mean'"]
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found[:, 0], model.predict_many(X), atol=1e-4)
+
+
+def with_identifiers():
+    model = MoERegressor(2, max_levels=3)
+    for i in range(30):
+        model.learn_one({"device": f"d{i % 10}", "x": float(i % 7)}, float(i % 3))
+    return model
+
+
+def without_columns():
+    model = MoERegressor(2)
+    model.learn_one({}, 1.0)
+    return model
+
+
+REFUSED = {
+    "no model": lambda: 3,
+    "nothing learned": MoERegressor,
+    "no columns": without_columns,
+    "lags": lambda: learned(MoERegressor, {"lags": 2}, 40),
+    "identifiers": with_identifiers,
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_file_cannot_hold_is_refused(case, tmp_path):
+    with pytest.raises(ConfigError):
+        export(REFUSED[case](), tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbers_are_of_two_types(tmp_path):
+    with pytest.raises(ConfigError):
+        export(learned(*CASES["three events"]), tmp_path / "model.onnx", dtype="float16")
