@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import streammoe
+import numpy as np
+
 from streammoe.errors import ConfigError, not_installed
 from streammoe.estimators import MixtureOfExperts, load, problem_of
 from streammoe.model.members import kept_rows
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["log_model", "save_model", "signature_of"]
 
-FILE = "model.safetensors"
-"""Name of the artifact, in the folder ``data`` of the model."""
-
 
 def save_model(model: MixtureOfExperts, path: str | os.PathLike[str], **arguments: Any) -> None:
     """Save a model in a new folder, from which `mlflow.pyfunc.load_model` loads it.
@@ -33,11 +31,8 @@ def save_model(model: MixtureOfExperts, path: str | os.PathLike[str], **argument
     intervals, ``prediction:low`` and ``prediction:high``; with ``params={"probabilities": True}`` a classifier adds
     ``probability:label`` of each label. Its `get_raw_model` returns the estimator, which can learn on.
 
-    Args:
-        model: one that has learned something.
-        path: of the folder.
-        **arguments: of `mlflow.pyfunc.save_model`, such as ``metadata`` or ``input_example``; by default the signature
-            is `signature_of` the model, and the only requirement this version of streammoe.
+    Further arguments are those of `mlflow.pyfunc.save_model`, such as ``metadata`` or ``input_example``; by default the
+    signature is `signature_of` the model, and the only requirement this version of streammoe.
 
     Raises:
         ConfigError: it is no model, or has learned nothing.
@@ -49,13 +44,7 @@ def save_model(model: MixtureOfExperts, path: str | os.PathLike[str], **argument
 def log_model(model: MixtureOfExperts, name: str = "model", **arguments: Any) -> ModelInfo:
     """Log a model in the current run, or a new one, as `save_model` saves it.
 
-    Args:
-        model: one that has learned something.
-        name: of the logged model.
-        **arguments: of `mlflow.pyfunc.log_model`, such as ``registered_model_name``.
-
-    Raises:
-        ConfigError: it is no model, or has learned nothing.
+    Further arguments are those of `mlflow.pyfunc.log_model`, such as ``registered_model_name``; errors are as there.
     """
     with TemporaryDirectory() as folder:
         return _mlflow().pyfunc.log_model(name=name, **_arguments(model, folder, arguments))
@@ -75,7 +64,7 @@ def signature_of(model: MixtureOfExperts) -> ModelSignature:
     if not model.fields:
         raise ConfigError("model: knows no columns yet, of which a signature consists; let it learn events first")
     found, index = _mlflow().types.schema, model.learner.encoder.columns.index
-    has_fractions = (kept_rows(model.learner)[0] % 1.0 > 0.0).any(axis=0)
+    has_fractions = np.any(kept_rows(model.learner)[0] % 1.0 > 0.0, axis=0)
     inputs = [
         (name, "double" if kind == "number" and has_fractions[index[name]] else found.AnyType())
         for name, kind in model.column_kinds.items()
@@ -95,7 +84,7 @@ def _outputs(model: MixtureOfExperts) -> list[str]:
     return ["prediction"] if model.is_classifier else [*map(str, model.output_names)] or ["prediction"]
 
 
-def _mlflow() -> ModuleType:
+def _mlflow() -> Any:
     try:
         import mlflow.pyfunc
     except ImportError:
@@ -106,26 +95,21 @@ def _mlflow() -> ModuleType:
 def _arguments(model: MixtureOfExperts, folder: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that save a model, which is written to this folder, unless others are given."""
     signature = given.get("signature") or signature_of(model)
-    model.save(file := Path(folder, FILE))
-    return {
-        "pip_requirements": [f"streammoe[mlflow]=={streammoe.__version__}"],
-        **given,
-        "signature": signature,
-        "loader_module": __name__,
-        "data_path": str(file),
-    }
+    model.save(file := Path(folder, "model.safetensors"))
+    own = {"signature": signature, "loader_module": __name__, "data_path": str(file)}
+    needed = {} if "conda_env" in given else {"pip_requirements": [f"streammoe[mlflow]=={version('streammoe')}"]}
+    return {**needed, **given, **own}
 
 
 class _Loaded:
     """A model as MLflow asks it for predictions."""
 
-    def __init__(self, model: MixtureOfExperts) -> None:
-        self._model: Any = model
+    def __init__(self, model: Any) -> None:
+        self._model = model
 
-    def get_raw_model(self) -> MixtureOfExperts:
+    def get_raw_model(self) -> Any:
         """Return the estimator."""
-        model: MixtureOfExperts = self._model
-        return model
+        return self._model
 
     def predict(self, model_input: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """Predict the rows of a frame; see `save_model`."""

@@ -1,24 +1,11 @@
-"""Models as files of ONNX, by which runtimes in other languages predict what `predict_array` does.
-
->>> import tempfile, numpy as np, onnxruntime
->>> from streammoe import MoERegressor
->>> from streammoe.onnx import export
->>> X = np.random.default_rng(0).normal(size=(500, 2))
->>> model = MoERegressor(n_experts=2)
->>> losses = model.learn_array(X, np.where(X[:, 0] > 0, X[:, 1], -X[:, 1]))
->>> with tempfile.TemporaryDirectory() as folder:
-...     export(model, f"{folder}/model.onnx")
-...     session = onnxruntime.InferenceSession(f"{folder}/model.onnx")
->>> mean, variance, gate = session.run(None, {"x0": X[:, :1], "x1": X[:, 1:]})
->>> bool(np.allclose(mean[:, 0], model.predict_array(X)))
-True
-"""
+"""Models as files of ONNX, by which runtimes in other languages predict what `predict_array` does."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -64,26 +51,18 @@ def export(model: MixtureOfExperts, path: durable.AnyPath, *, dtype: Literal["fl
         raise ConfigError(f"model: {problem}")
     if dtype not in TYPES:
         raise ConfigError(f"dtype: got {shown(dtype)}; choose float64 or float32")
-    _check(model)
+    columns, phase = model.learner.encoder.columns, model.learner.phase
+    if not (columns.feature_names and phase.served(model.learner.context).members):
+        raise ConfigError("model: has learned no events with inputs yet, of which a file could say anything")
+    if columns.n_lags:
+        rule = 'which a file cannot remember; export a model with lags = "auto" or "off"'
+        raise ConfigError(f"lags: all members see {some_of(columns.lagged[: columns.n_lags])}, {rule}")
+    if columns.identifiers:
+        rule = "a file does not know what the targets of so many levels were; raise max_levels, or leave the column out"
+        raise ConfigError(f"{some_of(columns.identifiers)}: {rule}")
     with np.errstate(over="ignore"):  # limits that float32 cannot hold are infinite there
         exported = _exported(model, dtype)
     durable.replace(durable.path_of(path), exported.SerializeToString(deterministic=True))
-
-
-def _check(model: MixtureOfExperts) -> None:
-    columns, context = model.learner.encoder.columns, model.learner.context
-    if not model.learner.phase.served(context).members:
-        raise ConfigError("model: has learned nothing yet; let it learn events before it is exported")
-    if not columns.feature_names:
-        raise ConfigError("model: has no columns, so that its file would have no inputs; predict with the model itself")
-    if columns.n_lags:
-        names = some_of(columns.lagged[: columns.n_lags])
-        raise ConfigError(f'lags: a file cannot remember {names}; export a model with lags = "auto" or "off"')
-    if columns.identifiers:
-        raise ConfigError(
-            f"{some_of(columns.identifiers)}: has more levels than columns, so that the targets of each level count, "
-            "which a file would not know; raise max_levels, leave the column out, or serve the model itself"
-        )
 
 
 class _Graph:
@@ -153,8 +132,7 @@ def _exported(model: MixtureOfExperts, dtype: str) -> ModelProto:
         squares.append(theta.variances if theta.variances.ndim == 2 else np.einsum("kqq->kq", theta.variances))
     gate, mean = graph("Concat", *gates, axis=1), graph("Concat", *means, axis=1)  # (rows, C) and (rows, C, Q)
 
-    def shares(in_density: bool) -> str:
-        """Return the share of each component, (rows, C, 1)."""
+    def shares(*, in_density: bool) -> str:
         own = shares_of_members(*served, is_next=False, in_density=in_density)[members]
         return graph("Unsqueeze", graph("Mul", gate, np.repeat(own, [*map(len, squares)])), np.array([2]))
 
@@ -179,8 +157,7 @@ def _exported(model: MixtureOfExperts, dtype: str) -> ModelProto:
         graph.output("probabilities", graph("Min", point, np.array(1.0)), Q)
     graph.output("gate", gates[0], len(squares[0]))
     whole = helper.make_graph(graph.nodes, "streammoe", graph.inputs, graph.outputs, graph.constants)
-    versions = {"opset_imports": [helper.make_opsetid("", OPSET)], "ir_version": IR_VERSION}
-    made = helper.make_model(whole, producer_name="streammoe", **versions)
+    made = helper.make_model(whole, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     about = {"model": type(model).__name__, "n": str(model.n), "state_digest": model.state_digest()}
     helper.set_model_props(made, {**about, "outputs": json.dumps([*map(str, targets.lagged_names)])})
     return made
@@ -203,14 +180,13 @@ def _designs(graph: _Graph, encoder: Encoder, given: Mapping[Any, str]) -> tuple
         pieces += _cycles(graph, encoder, times)
     held = near = ""
     if len(plan.numeric):
-        raw = graph("Concat", *(given[fields[at]] for at in plan.numeric[:, 0]), axis=1)
-        held, near = _numbers(graph, encoder, raw)
-    R = _features(graph, encoder, held, pieces, encoder.degree, encoder.expert_width)
-    if encoder.gate_degree == encoder.degree:
-        W = R
-    else:
-        W = _features(graph, encoder, held, pieces, encoder.gate_degree, encoder.gate_width)
-    return W, R, _features(graph, encoder, near, pieces, encoder.degree, encoder.expert_width)
+        held, near = _numbers(
+            graph, encoder, graph("Concat", *(given[fields[at]] for at in plan.numeric[:, 0]), axis=1)
+        )
+    features = partial(_features, graph, encoder, pieces)
+    R = features(held, encoder.degree, encoder.expert_width)
+    W = R if encoder.gate_degree == encoder.degree else features(held, encoder.gate_degree, encoder.gate_width)
+    return W, R, features(near, encoder.degree, encoder.expert_width)
 
 
 def _numbers(graph: _Graph, encoder: Encoder, raw: str) -> tuple[str, str]:
@@ -232,34 +208,29 @@ def _numbers(graph: _Graph, encoder: Encoder, raw: str) -> tuple[str, str]:
 
 
 def _cycles(graph: _Graph, encoder: Encoder, times: str) -> list[tuple[str, IntArray]]:
-    """Return sines and cosines, each (rows, T), of times in the day, the week and the year, and their columns."""
-    at, first = encoder.plan.timed.T
+    """Return sines and cosines of times, (rows, T), in the day, the week and the year, and their columns."""
+    T = len(encoder.plan.timed)
+    at, first = np.tile(encoder.plan.timed, (3, 1)).T
+    period, shift, cycle = (np.repeat(each, T) for each in ((DAY, WEEK, YEAR), (0.0, MONDAY, 0.0), (0, 2, 4)))
     low, high, _, seen = (each[at] for each in encoder.bounds)
-    missing, found = graph("IsNaN", times), []
-
-    def constant(value: Any) -> str:
-        return graph.constant(np.array(value, dtype=np.float64), "float64")  # seconds since 1970 need it
-
-    for part, (period, shift) in enumerate(((DAY, 0.0), (WEEK, MONDAY), (YEAR, 0.0))):
-        is_held, reach = (seen > SETTLED) & (high - low < period), MARGIN * (high - low)
-        ends = (
-            np.where(is_held, low - reach, encoder.plan.lowest[at]),
-            np.where(is_held, high + reach, encoder.plan.highest[at]),
-        )
-        held = _held(graph, times, *map(constant, ends))
-        known = graph("Where", missing, constant(np.where(is_held, high, math.nan)), held)
-        rest = graph("Mod", graph("Add", known, constant(shift)), constant(period), fmod=1)
-        for more, phase in enumerate((0.0, 0.5 * math.pi)):
-            columns = first + 2 * part + more
-            angle = graph("Add", graph("Mul", rest, constant(2.0 * math.pi / period)), constant(phase))
-            wave = graph("Cast", graph("Sin", angle), to=TYPES[graph.dtype])
-            filled = graph("Where", graph("IsNaN", wave), encoder.scaler.fill[columns], wave)
-            found.append((filled, columns))
+    is_held, reach = (seen > SETTLED) & (high - low < period), MARGIN * (high - low)
+    low = np.where(is_held, low - reach, encoder.plan.lowest[at])
+    latest, high = np.where(is_held, high, math.nan), np.where(is_held, high + reach, encoder.plan.highest[at])
+    # Seconds since 1970 take float64 in any case.
+    own = partial(graph.constant, dtype="float64")
+    times = graph("Concat", times, times, times, axis=1)
+    known = graph("Where", graph("IsNaN", times), own(latest), _held(graph, times, own(low), own(high)))
+    rest = graph("Mod", graph("Add", known, own(shift)), own(period), fmod=1)
+    angle, found = graph("Mul", rest, own(2.0 * math.pi / period)), []
+    for more, phase in enumerate((0.0, 0.5 * math.pi)):
+        columns = first + cycle + more
+        wave = graph("Cast", graph("Sin", graph("Add", angle, own(np.array(phase)))), to=TYPES[graph.dtype])
+        found.append((graph("Where", graph("IsNaN", wave), encoder.scaler.fill[columns], wave), columns))
     return found
 
 
 def _features(
-    graph: _Graph, encoder: Encoder, numbers: str, pieces: Sequence[tuple[str, IntArray]], degree: int, width: int
+    graph: _Graph, encoder: Encoder, pieces: Sequence[tuple[str, IntArray]], numbers: str, degree: int, width: int
 ) -> str:
     """Return features as `expand_rows` lays them out, (rows, width), given scaled numbers and other columns."""
     layout, columns = encoder.layout, encoder.plan.numeric[:, 1]
