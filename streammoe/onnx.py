@@ -53,12 +53,12 @@ def export(model: MixtureOfExperts, path: durable.AnyPath, *, dtype: Literal["fl
         raise ConfigError(f"dtype: got {shown(dtype)}; choose float64 or float32")
     columns, phase = model.learner.encoder.columns, model.learner.phase
     if not (columns.feature_names and phase.served(model.learner.context).members):
-        raise ConfigError("model: has learned no events with inputs yet, of which a file could say anything")
+        raise ConfigError("model: has learned no events with inputs yet; let it learn some before it is exported")
     if columns.n_lags:
-        rule = 'which a file cannot remember; export a model with lags = "auto" or "off"'
+        rule = 'which a file cannot remember; export one that has learned with lags = "auto" or "off"'
         raise ConfigError(f"lags: all members see {some_of(columns.lagged[: columns.n_lags])}, {rule}")
     if columns.identifiers:
-        rule = "a file does not know what the targets of so many levels were; raise max_levels, or leave the column out"
+        rule = "a file cannot hold what the targets of so many levels were; learn with more max_levels, or without it"
         raise ConfigError(f"{some_of(columns.identifiers)}: {rule}")
     with np.errstate(over="ignore"):  # limits that float32 cannot hold are infinite there
         exported = _exported(model, dtype)

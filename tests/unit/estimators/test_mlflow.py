@@ -1,7 +1,6 @@
 """Models that MLflow saves, logs and loads."""
 
 import sys
-import warnings
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,11 +22,9 @@ def mlflow(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # which takes no database
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "runs").as_uri())
     monkeypatch.chdir(tmp_path)  # it would take uv.lock from here along
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # MLflow warns of its own type hints
-        import mlflow.pyfunc
+    import mlflow.pyfunc
 
-        yield mlflow
+    return mlflow
 
 
 def frame(n, seed=0):

@@ -130,6 +130,6 @@ def test_what_a_file_cannot_hold_is_refused(case, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_numbers_are_of_two_types(tmp_path):
+def test_other_numbers_are_refused(tmp_path):
     with pytest.raises(ConfigError):
         export(learned(*CASES["three events"]), tmp_path / "model.onnx", dtype="float16")
