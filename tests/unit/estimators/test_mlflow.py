@@ -34,7 +34,7 @@ def frame(n, seed=0):
     X["color"] = pd.Categorical(rng.choice(["red", "blue"], n))
     X["at"] = pd.date_range("2026-01-31", periods=n, freq="min", tz="UTC")
     X.loc[rng.random(n) < 0.1, ["temp", "color"]] = None
-    return X.set_index(rng.integers(0, 9, n))
+    return X.set_index(100 + np.arange(n))
 
 
 def learned(kind=MoERegressor, n=300):
