@@ -111,6 +111,7 @@ class _Graph:
 
 
 def _exported(model: MixtureOfExperts, dtype: str) -> ModelProto:
+    """Return as a graph what `predicting.score` does of rows that are not the next event; components are C in all."""
     learner, graph = model.learner, _Graph(dtype)
     context, encoder, scaler, targets = learner.context, learner.encoder, learner.encoder.scaler, learner.targets
     served, is_metric, Q = learner.phase.served(context), context.family.is_metric, targets.n_outputs
@@ -180,9 +181,8 @@ def _designs(graph: _Graph, encoder: Encoder, given: Mapping[Any, str]) -> tuple
         pieces += _cycles(graph, encoder, times)
     held = near = ""
     if len(plan.numeric):
-        held, near = _numbers(
-            graph, encoder, graph("Concat", *(given[fields[at]] for at in plan.numeric[:, 0]), axis=1)
-        )
+        raw = graph("Concat", *(given[fields[at]] for at in plan.numeric[:, 0]), axis=1)
+        held, near = _numbers(graph, encoder, raw)
     features = partial(_features, graph, encoder, pieces)
     R = features(held, encoder.degree, encoder.expert_width)
     W = R if encoder.gate_degree == encoder.degree else features(held, encoder.gate_degree, encoder.gate_width)
