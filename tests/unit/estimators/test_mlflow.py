@@ -32,7 +32,7 @@ def frame(n, seed=0):
     rng = np.random.default_rng(seed)
     X = pd.DataFrame({"temp": rng.normal(size=n), "hour": rng.integers(0, 24, n), 7: rng.random(n) < 0.5})
     X["color"] = pd.Categorical(rng.choice(["red", "blue"], n))
-    X["at"] = pd.date_range("2026-01-31", periods=n, freq="min", tz="UTC")
+    X["at"] = pd.date_range("2026-01-31", periods=n, freq="137ms", tz="UTC")
     X.loc[rng.random(n) < 0.1, ["temp", "color"]] = None
     return X.set_index(100 + np.arange(n))
 

@@ -45,7 +45,8 @@ def strange(n):
     for name, values in odd.items():
         X.loc[rng.random(n) < 0.5, name] = pd.Series(rng.choice(np.array(values, dtype=float), n))
     X.loc[rng.random(n) < 0.2, "color"] = "green"
-    X.loc[rng.random(n) < 0.3, "at"] = pd.Timestamp("1961-07-11T05:00:00")
+    for time in ("1961-07-11T05:00:00", "2031-07-11T05:00:00"):
+        X.loc[rng.random(n) < 0.3, "at"] = pd.Timestamp(time)
     return X
 
 
