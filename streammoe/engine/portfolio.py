@@ -438,14 +438,15 @@ def _at_series(members: Sequence[Predictor]) -> int:
 
 
 def shares_of_members(
-    members: Sequence[Predictor], trust: Trust | None, beside: Trust | None, *, is_next: bool
+    members: Sequence[Predictor], trust: Trust | None, beside: Trust | None, *, is_next: bool, in_density: bool = False
 ) -> FloatArray:
-    """Return the share (m,) of each member in what `score` predicts, given these of its arguments."""
+    """Return the share (m,) of each member in what `score` predicts, or in its density, given these arguments of it."""
     if trust is None:
         return np.ones(len(members))
+    replaced = 0
     if beside is not None and not is_next:
-        return _stood_in(beside.of_predictions, _at_series(members))
-    return trust.of_predictions
+        trust, replaced = beside, _at_series(members)
+    return _stood_in(trust.weights if in_density else trust.of_predictions, replaced)
 
 
 def _below(family: Family, trace: Trace, y: FloatArray) -> FloatArray:
