@@ -1,4 +1,4 @@
-"""Write what is derived: comments of config/default.toml, docs/reference, and the alerts as Kubernetes takes them.
+"""Write what is derived: comments of config/default.toml, docs/reference, alerts for Kubernetes, what wheels list.
 
     python scripts/reference.py
 
@@ -20,6 +20,7 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from scripts.bill_of_materials import bill_of_materials
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, commands, settings
 from streammoe.daemon.metrics import CATALOGUE
 from streammoe.fields import facts_of, summary_of
@@ -70,6 +71,7 @@ def files() -> dict[Path, str]:
         REFERENCE / "metrics.md": metrics_page(),
         REFERENCE / "commands.md": commands_page(),
         ROOT / "config" / "kubernetes" / "monitoring" / "rules.yaml": rules(),
+        ROOT / "streammoe.cdx.json": bill_of_materials(ROOT / "pyproject.toml"),
     }
 
 
