@@ -27,7 +27,7 @@ KAFKA_ARGS ?=
 # Tests start hundreds of processes; each would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-slow test-exhaustive messages reference bench bench-papers bench-distributed lint audit format image-check kafka-up kafka-down clean
+.PHONY: help demo test test-fast test-slow test-exhaustive messages reference bench bench-papers bench-distributed lint audit lowest format image-check kafka-up kafka-down clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ lint: $(VENV)/.stamp-dev  ## Check style, types, import rules, and that uv.lock 
 audit: $(VENV)/.stamp-dev  ## Look for unsafe code, and for known vulnerabilities of installed packages
 	$(BIN)/bandit -q -c pyproject.toml -r streammoe connectors/streammoe_connectors
 	$(BIN)/python scripts/audit_dependencies.py
+
+lowest: $(VENV)/.stamp-dev  ## Install the lowest versions that pyproject.toml allows; undone by make clean
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --resolution lowest-direct --upgrade -e ".[dev]"
 
 format: $(VENV)/.stamp-dev  ## Fix what ruff can fix
 	$(BIN)/ruff check --fix
