@@ -8,9 +8,9 @@ import tomllib
 from pathlib import Path
 from uuid import NAMESPACE_URL, uuid5
 
-from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.license import LicenseExpression
 from cyclonedx.output.json import JsonV1Dot7
 from packageurl import PackageURL
 from packaging.requirements import Requirement
@@ -27,7 +27,7 @@ def bill_of_materials(pyproject: Path) -> str:
         version=project["version"],
         description=project["description"],
         purl=purl,
-        licenses=[LicenseFactory().make_from_string(project["license"])],
+        licenses=[LicenseExpression(project["license"])],
     )
     bom = Bom(serial_number=uuid5(NAMESPACE_URL, str(purl)))
     bom.metadata.component = whole
