@@ -27,7 +27,7 @@ KAFKA_ARGS ?=
 # Tests start hundreds of processes; each would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-fast test-slow test-exhaustive messages reference bench bench-papers bench-distributed lint audit docs format image-check kafka-up kafka-down clean
+.PHONY: help demo test test-fast test-slow test-exhaustive messages reference bench bench-papers bench-distributed lint audit docs lowest format image-check kafka-up kafka-down clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ audit: $(VENV)/.stamp-dev  ## Look for unsafe code, and for known vulnerabilitie
 
 docs: $(VENV)/.stamp-dev  ## Build the site in build/site, without the network, and look for dead links
 	$(BIN)/python -m scripts.docs_site
+
+lowest: $(VENV)/.stamp-dev  ## Install the lowest versions that pyproject.toml allows; undone by make clean
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --resolution lowest-direct --upgrade -e ".[dev]"
 
 format: $(VENV)/.stamp-dev  ## Fix what ruff can fix
 	$(BIN)/ruff check --fix

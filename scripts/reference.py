@@ -1,4 +1,4 @@
-"""Write what is derived: comments of config/default.toml, docs/reference, lists of pages, and alerts for Kubernetes.
+"""Write what is derived: default.toml's comments, docs/reference, lists of pages, Kubernetes' alerts, what wheels list.
 
     python scripts/reference.py
 
@@ -21,6 +21,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from scripts.bill_of_materials import bill_of_materials
 from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, commands, settings
 from streammoe.daemon.metrics import CATALOGUE
 from streammoe.fields import facts_of, summary_of
@@ -73,6 +74,7 @@ def files() -> dict[Path, str]:
         ROOT / "docs" / "README.md": index_page(),
         ROOT / "docs" / "adr" / "README.md": decisions_page(),
         ROOT / "config" / "kubernetes" / "monitoring" / "rules.yaml": rules(),
+        ROOT / "streammoe.cdx.json": bill_of_materials(ROOT / "pyproject.toml"),
     }
 
 

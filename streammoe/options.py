@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from inspect import signature
+from inspect import cleandoc, signature
 from textwrap import indent, wrap
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
@@ -554,12 +554,11 @@ def _read(options: type[Options], name: str, table: dict[str, Any]) -> object:
 def document(estimator: Any) -> None:
     """Give the docstring of an estimator its section "Parameters", in the signature's order."""
     fields = {**estimator.options_type.model_fields, **FeatureOptions.model_fields}
-    before, headline, after = (estimator.__doc__ or "").partition("    Examples:\n")
+    before, headline, after = cleandoc(estimator.__doc__ or "").partition("Examples:\n")  # as Python 3.13 does
     names = list(signature(estimator).parameters)
     section = "".join(f"{name}\n{indent(prose(name, fields[name]), ' ' * 4)}\n" for name in names)
     if headline:  # python -OO drops docstrings
-        parameters = indent(f"Parameters\n----------\n{section}\n", " " * 4)
-        estimator.__doc__ = before + parameters + headline + after
+        estimator.__doc__ = f"{before}Parameters\n----------\n{section}\n{headline}{after}"
 
 
 def prose(name: str, field: FieldInfo) -> str:

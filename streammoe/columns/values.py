@@ -101,7 +101,7 @@ class Unsupported(NamedTuple):
 def is_missing(value: object) -> bool:
     """Return whether a feature has no value: None, NaN, NaT or pandas' NA, as if its key were left out.
 
-    >>> [is_missing(value) for value in (None, float("nan"), Decimal("NaN"), np.datetime64("NaT"), 0.0, "")]
+    >>> [is_missing(value) for value in (None, float("nan"), Decimal("NaN"), np.datetime64("NaT", "s"), 0.0, "")]
     [True, True, True, True, False, False]
     """
     if value is None:

@@ -29,7 +29,7 @@ def test_signatures_and_docstrings_are_those_of_the_options(estimator):
     assert parameters.keys() == fields.keys()
     assert estimator().options == estimator.options_type()
     for name, field in fields.items():
-        assert f"\n    {name}\n        {field.description[:40]}" in estimator.__doc__
+        assert f"\n{name}\n    {field.description[:40]}" in inspect.getdoc(estimator)
         assert field.description.endswith("."), name
 
 

@@ -196,6 +196,7 @@ def expired(tmp_path):
                 accepted, _ = listener.accept()
             except OSError:  # closed
                 return
+            accepted.settimeout(5)  # kafka-python may give a handshake up and leave its socket open
             with suppress(OSError), context.wrap_socket(accepted, server_side=True) as connection:
                 connection.recv(1)
 
