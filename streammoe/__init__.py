@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         TooManyBadRecords,
     )
     from streammoe.estimators import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, load
+    from streammoe.evaluation import evaluate
     from streammoe.options import Auto, AutoLags, Decay, Exponential, Lags, PageHinkley, Polyak
     from streammoe.reduction import reduce
 
@@ -42,6 +43,7 @@ __all__ = [
     "StudentT",
     "TooManyBadRecords",
     "batch",
+    "evaluate",
     "load",
     "mm",
     "reduce",
@@ -52,6 +54,7 @@ _HOMES = {
     "distributions": {"Gaussian", "Laplace", "StudentT"},
     "errors": {"CheckpointError", "ConfigError", "InvalidEvent", "SourceError", "StreammoeError", "TooManyBadRecords"},
     "estimators": {"MoEClassifier", "MoEMultiTargetRegressor", "MoERegressor", "load"},
+    "evaluation": {"evaluate"},
     "options": {"Auto", "AutoLags", "Decay", "Exponential", "Lags", "PageHinkley", "Polyak"},
     "reduction": {"reduce"},
 }
