@@ -83,7 +83,11 @@ class Listener:
         )
         self._loop = _event_loop()
         self._loop.set_exception_handler(self._end_early)
-        self._loop.run_until_complete(self._listen())
+        try:
+            self._loop.run_until_complete(self._listen())
+        except BaseException:  # such as no descriptor for a module of Tornado; else a traceback is left behind
+            self._loop.close()
+            raise
         self._thread = threading.Thread(target=self._run, name=settings.section, daemon=True)
         self._thread.start()
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
