@@ -48,7 +48,7 @@ def evaluate(
         InvalidEvent: a row is invalid; its index is in ``row``, and the model has learned nothing.
     """
     if problem := problem_of(model):
-        raise ConfigError(f"model: {problem}")
+        raise ConfigError(f"model: {problem}, or score that by River's progressive_val_score")
     trial = copy.copy(model)
     table = table_by_names(trial.learner.encoder, X, feature_names)
     targets, names = targets_by_names(trial.learner.targets, y)
