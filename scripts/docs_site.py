@@ -32,6 +32,8 @@ COPIED = (
     "compose.yaml",
 )
 SOURCES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
+FILLED = {"docs/reference/api.md": "docs/reference/api.html"}
+"""The page whose Markdown has names alone, and where they are explained."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -56,7 +58,11 @@ def llms(listed: list[Page]) -> str:
     """The pages as https://llmstxt.org asks for them: by section, each with its question."""
     lines = [f"# {PROJECT['name']}", "", f"> {PROJECT['description']}", ""]
     for section in dict.fromkeys(page.section for page in listed):
-        of = [f"- [{page.title}]({page.path}): {page.heading}" for page in listed if page.section == section]
+        of = [
+            f"- [{page.title}]({FILLED.get(page.path, page.path)}): {page.heading}"
+            for page in listed
+            if page.section == section
+        ]
         lines += [f"## {section}", "", *of, ""]
     return "\n".join(lines)
 

@@ -1,14 +1,4 @@
-"""Prequential evaluation in Python: each row is predicted before it is learned.
-
->>> import numpy as np
->>> from streammoe import MoERegressor, evaluate
->>> X = np.random.default_rng(0).normal(size=(2_000, 2))
->>> y = np.where(X[:, 0] > 0, 1 + X[:, 1], -X[:, 1])
->>> model = MoERegressor(n_experts=2)
->>> found = evaluate(model, X, y)
->>> found["rmse"] < 0.5 * found["baseline_rmse"], model.n
-(True, 2000)
-"""
+"""Prequential evaluation in Python: each row is predicted before it is learned."""
 
 from __future__ import annotations
 
@@ -36,7 +26,10 @@ def evaluate(
 
     Args:
         model: a regressor or classifier of this package, which has learned the rows afterwards.
-        X, y, w, feature_names: rows, targets and weights as `learn_array` takes them.
+        X: rows, as `learn_array` takes them.
+        y: targets, likewise.
+        w: weights, likewise.
+        feature_names: names of the columns of an array.
 
     Returns:
         Of all rows but those of weight 0, as `streammoe evaluate` has them: ``rmse`` and ``baseline_rmse``, that of the
@@ -46,9 +39,19 @@ def evaluate(
     Raises:
         ConfigError: it is no model.
         InvalidEvent: a row is invalid; its index is in ``row``, and the model has learned nothing.
+
+    Examples:
+        >>> import numpy as np
+        >>> import streammoe
+        >>> X = np.random.default_rng(0).normal(size=(2_000, 2))
+        >>> y = np.where(X[:, 0] > 0, 1 + X[:, 1], -X[:, 1])
+        >>> model = streammoe.MoERegressor(n_experts=2)
+        >>> scores = streammoe.evaluate(model, X, y)
+        >>> scores["rmse"] < 0.5 * scores["baseline_rmse"], model.n
+        (True, 2000)
     """
     if problem := problem_of(model):
-        raise ConfigError(f"model: {problem}")
+        raise ConfigError(f"model: {problem}, or score that by River's progressive_val_score")
     trial = copy.copy(model)
     table = table_by_names(trial.learner.encoder, X, feature_names)
     targets, names = targets_by_names(trial.learner.targets, y)

@@ -212,7 +212,9 @@ class Choice(NamedTuple):
             return None if value == self.none else self._made({"kind": value}, default)
         if isinstance(value, dict):
             return self._made(value, default)
-        raise ValueError(f"must be {self.words}")
+        own = text.listed([kind.__name__ for kind in self.kinds.values()], "or")
+        or_own = f", or streammoe's {own}" if hasattr(value, "__dict__") else ""  # one of another library
+        raise ValueError(f"must be {self.words}{or_own}")
 
     def _made(self, table: Mapping[str, Any], default: object) -> object:
         if not all(isinstance(name, str) for name in table):

@@ -61,7 +61,7 @@ class MixtureOfExperts(Inspected):
         return other
 
     def _check(self) -> None:
-        given = self._get_params()
+        given = {name: getattr(self, name) for name in self._get_params()}
         self.options = checked(self.options_type, given, several=self.several_outputs)
         # What later assignments to attributes cannot change, and checkpoints hold.
         self._checked = {

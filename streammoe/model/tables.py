@@ -91,7 +91,8 @@ def table_of_array(
     given, X = X, rectangle(X, "X")
     if np.ndim(X) != 2:
         got = counted(np.ndim(X), "dimension") if np.ndim(X) else type_in_words(given)
-        msg = f"X: got {got}; it must be (n, P), one row for each event"
+        advice = "; of dicts, or of one column, make a frame: pandas.DataFrame(X)" if np.ndim(X) == 1 else ""
+        msg = f"X: got {got}; it must be (n, P), one row for each event{advice}"
         raise InvalidEvent(msg, reason="wrong_shape")
     width = np.shape(X)[1]
     if known and feature_names is None and fields and width != len(fields):

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import polars as pl
-from river import datasets, preprocessing
+from river import datasets, drift, preprocessing
 
-from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, reduce, schedules
+from streammoe import MoEClassifier, MoEMultiTargetRegressor, MoERegressor, batch, evaluate, reduce, schedules
 from streammoe.columns.encoder import Encoder
 from streammoe.columns.kinds import GivenKinds
 from streammoe.distributions import Gaussian, Laplace, StudentT
@@ -187,6 +187,7 @@ CASES = {
     "targets far out before a fit": far_out,
     # Arguments
     **dict(constructed()),
+    "a detector of River's": lambda _: MoERegressor(drift=drift.PageHinkley()),
     "Auto, fewer than two": lambda _: Auto(1),
     "StudentT without a variance": lambda _: StudentT(2.0),
     "Exponential, a rate of 1": lambda _: Exponential(1.0),
@@ -274,6 +275,7 @@ CASES = {
     "no outputs": learning({"a": 1.0}, y={}, kind=MoEMultiTargetRegressor),
     "outputs, None": learning({"a": 1.0}, y=None, kind=MoEMultiTargetRegressor),
     "an array, None": lambda _: MoERegressor().learn_array(None, None),
+    "evaluate, a pipeline": lambda _: evaluate(preprocessing.StandardScaler() | MoERegressor(), FRAME, [1.0, 2.0]),
     "a file in no folder": lambda folder: MoERegressor().save(folder / "no" / "model"),
     "a file, a folder": lambda folder: MoERegressor().save(folder),
     "feature names of no layout": lambda _: Encoder(

@@ -53,4 +53,5 @@ def test_a_page_that_the_menu_forgets_is_named(mistakes_of, tmp_path):
 
 
 def test_models_are_given_the_menu():
-    assert "\n## Start\n\n- [First](first.md): What is first?\n" in docs_site.llms([LISTED])
+    listed = docs_site.llms([LISTED, Page("Start", "Python", "docs/reference/api.md", "What is there?")])
+    assert "\n## Start\n\n- [First](first.md): What is first?\n- [Python](docs/reference/api.html): What" in listed
