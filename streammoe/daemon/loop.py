@@ -347,7 +347,7 @@ def _report(state: RunState, batch: Batch, processed: BatchResult, *, was_warmin
         # The batch may have gone on.
         n = model.learner.context.warmed_up_at
         state.note("fitted", at_event=n)
-        LOGGER.info("warm-up is over; learning by steps from here (%d events so far)", n, extra={"event": "fitted"})
+        LOGGER.info("warm-up is over; learning by steps from here (event %d)", n, extra={"event": "fitted"})
     n_drifts, drift = model.drifts - drifts, model.last_drift
     if n_drifts and drift is not None:
         state.note("drift", drift=drift._asdict())
