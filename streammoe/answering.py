@@ -125,7 +125,7 @@ def _serve(connection: Connection, settings: ServeSettings, interval: float, lev
     except ConfigError as error:
         connection.send(("", *error.problems))
         return
-    with closing(server), suppress(EOFError):
+    with closing(server), suppress(EOFError, ConnectionError):  # killed, perhaps while this one began
         connection.send((server.url,))
         while True:
             message = connection.recv()

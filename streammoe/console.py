@@ -169,7 +169,7 @@ def plain(value: Any) -> str:
         return ", ".join(_entry(name, inner) for name, inner in value.items() if name not in IDENTIFYING) or "-"
     if isinstance(value, list):
         return ("; " if isinstance(next(iter(value), None), Mapping) else ", ").join(map(plain, value)) or "-"
-    return "-" if value is None else printable(str(value))
+    return "-" if value is None or value == "" else printable(str(value))
 
 
 def _entry(name: str, value: Any) -> str:

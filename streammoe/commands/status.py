@@ -16,7 +16,10 @@ from streammoe.errors import CheckpointError
 from streammoe.persistence import STATUS
 from streammoe.persistence.lock import is_locked
 
-LIVE = ("alive", "silent_seconds", "cores_used", "events_per_second", "next_checkpoint_seconds", "waiting_seconds")
+LIVE = (
+    *("alive", "silent_seconds", "cores_used", "connected"),
+    *("events_per_second", "next_checkpoint_seconds", "waiting_seconds"),
+)
 """What says something only of a daemon that runs."""
 PATIENCE = 15 * WRITE_SECONDS
 """Age of the file, in seconds, from which its writer counts as not alive."""

@@ -59,9 +59,12 @@ class Reload:
         kinds = {name.removesuffix("kind") for name in found if name.endswith(".kind")}
         listed = [name for name in found if name.endswith(".kind") or not name.startswith(tuple(kinds))]
         if fixed := [name for name in listed if name not in reloadable(new)]:
+            # One name is enough of a section that comes or goes.
+            both = before.keys() & after.keys()
+            names = (name if section in both else f"[{section}]" for name in fixed for section in name.split(".")[:1])
             return _rejected(
-                f"{', '.join(fixed)} cannot change while the daemon runs; change it back, or restart the daemon, which "
-                "says what cannot change over a checkpoint either"
+                f"{', '.join(dict.fromkeys(names))} cannot change while the daemon runs; change it back, or "
+                "restart the daemon, which says what cannot change over a checkpoint either"
             )
         if not found:
             LOGGER.info("SIGHUP: the settings have not changed")

@@ -125,6 +125,7 @@ class Status:
             "alive": health.alive,
             "uptime_seconds": time.monotonic() - self._began,
             "cores_used": self._cores_used,
+            "connected": source.connected,
             "behind_seconds": source.behind,
             "lag": sum(source.lags.values()),
             "partitions": {

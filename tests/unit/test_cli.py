@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import streammoe
 from streammoe.commands import main
-from streammoe.console import LEVELS, JsonLines, Lines, exit_codes, set_up_logging
+from streammoe.console import LEVELS, JsonLines, Lines, exit_codes, plain, set_up_logging
 from streammoe.errors import CheckpointError, ConfigError, SourceError, StreammoeError, TooManyBadRecords
 from streammoe.estimators import MoERegressor
 from streammoe.persistence import encode
@@ -250,3 +250,7 @@ def test_inspect_reads_a_saved_model_and_shows_no_escapes_of_it(call, tmp_path):
     assert "\x1b" not in shown
     assert shown.count("all is well") == 2
     assert not [line for line in lines_of(shown) if line.startswith("2026")]
+
+
+def test_what_there_is_not_is_a_dash():
+    assert plain({"version": "0.1.0", "revision": "", "generation": None}) == "version 0.1.0, revision -, generation -"

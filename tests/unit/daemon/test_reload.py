@@ -90,6 +90,7 @@ REJECTED = {
     "source.path": {"path": "b.csv"},
     "checkpoint.kep": {"rest": "checkpoint.kep = 5"},
     "config.toml": {"rest": "["},
+    " [challenger] cannot": {"rest": "challenger.n_experts = 3"},
 }
 
 

@@ -39,6 +39,7 @@ def test_it_says_what_was_learned_how_it_ended_and_counts_starts():
         found = status_of(STATE)
         assert (found["state"], found["starts"], found["end"]["error"]) == ("stopped", starts, None)
     assert (found["model_events"], found["events"]["learned"]) == (200, 200)
+    assert json.loads((STATE / STATUS).read_text())["connected"] is True
     assert found["scores"] == summary.scores
     assert found["predicts"] in found["member_weights"]
     assert found["previous_end"]["error"] is None
@@ -133,6 +134,6 @@ def test_a_daemon_whose_folder_cannot_be_written_is_not_ready_and_does_not_hang(
 def test_one_that_was_killed_is_remembered_and_says_nothing_that_only_holds_while_it_runs():
     daemons.run()
     write(end=None)
-    assert "alive" not in status_of(STATE)
+    assert not status_of(STATE).keys() & {"alive", "connected"}
     with daemons.opened():
         assert "was killed" in status_of(STATE)["previous_end"]["error"]

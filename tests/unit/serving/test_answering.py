@@ -1,6 +1,7 @@
 """The process that answers the requests of a daemon."""
 
 import json
+import signal
 import urllib.error
 import urllib.request
 from contextlib import closing
@@ -58,6 +59,17 @@ def test_a_model_that_was_saved_where_it_stood_has_the_digest_of_that():
         published.is_wanted = True
         published.offer(model, schema_of(model), model.n, digest)
     assert published.latest.digest == "saved"
+
+
+def test_a_process_whose_daemon_is_gone_before_it_has_begun_ends_without_a_word():
+    ours_end, its_end = answering._CONTEXT.Pipe()
+    ours_end.close()
+    handlers = {number: signal.getsignal(number) for number in answering._IGNORED}
+    try:
+        answering._serve(its_end, ServeSettings(port=0), 0.9, "INFO", "text")
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 @pytest.mark.slow
