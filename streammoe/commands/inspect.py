@@ -179,8 +179,9 @@ def _generation(entry: dict[str, Any]) -> str:
 
 
 def details(entry: Mapping[str, Any]) -> str:
-    """Return what else an entry of the history says than when what happened to which checkpoints."""
-    return plain({name: entry[name] for name in entry if name not in ("time", "event", "n", "before", "after")})
+    """Return what else an entry of the history says than when what happened to which checkpoints, without blanks."""
+    shown = {name: entry[name] for name in entry if name not in ("time", "event", "n", "before", "after")}
+    return plain({name: value for name, value in shown.items() if value not in ("", None, {})})
 
 
 def _entry_of_history(entry: Mapping[str, Any]) -> str:

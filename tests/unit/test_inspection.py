@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from streammoe import MoERegressor
 from streammoe.commands import main
-from streammoe.commands.inspect import inspect_path, singles_shown
+from streammoe.commands.inspect import details, inspect_path, singles_shown
 from tests.unit import daemons
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
@@ -77,6 +77,12 @@ def test_the_command_prints_all_of_it(summary):
         assert any(line.startswith(f"generations    {entry['generation']}  sound, n {entry['n']}, ") for line in lines)
     assert f"state_digest   {summary.state_digest}" in lines
     assert not {"None", "True", "False"}.intersection(text.split())
+
+
+def test_the_history_shows_no_blanks():
+    entry = {"event": "reloaded", "n": 5, "version": "0.1.0", "revision": "", "settings": {}, "generation": None}
+    assert details(entry) == "version 0.1.0"
+    assert details(entry | {"generation": 0}) == "version 0.1.0, generation 0"
 
 
 def test_an_expert_that_the_gate_prefers_nowhere_is_unused(tmp_path):

@@ -116,6 +116,13 @@ def test_the_top_row_says_whether_it_is_well_is_behind_or_waits_and_names_the_da
         assert colors[-1] == "red"
 
 
+def test_the_table_of_daemons_has_no_rows_of_processes_that_answer_requests():
+    [table] = [panel for panel in DRAWN if panel["title"] == "Each daemon"]
+    of_daemons = CATALOGUE.keys() - {"streammoe_build_info"}
+    for target in table["targets"]:
+        assert named(target["expr"]) & of_daemons, target["expr"]
+
+
 def test_legends_name_the_daemon_and_what_else_tells_series_apart():
     for panel in DRAWN:
         for target in panel["targets"]:
