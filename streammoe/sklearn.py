@@ -15,6 +15,7 @@ import numpy as np
 from streammoe import batch, estimators
 from streammoe.errors import ConfigError, not_installed
 from streammoe.estimators.arguments import complete
+from streammoe.estimators.frames import frame_of
 from streammoe.options import ClassifierOptions, RegressorOptions
 from streammoe.text import some_of
 from streammoe.types import AnyArray, FloatArray
@@ -156,7 +157,7 @@ class _Estimator(BaseEstimator):
         """
         if not is_first:
             check_is_fitted(self, "model_")
-        if not (hasattr(X, "columns") or hasattr(X, "column_names")):
+        if frame_of(X, "X") is None:
             is_open = getattr(getattr(X, "dtype", None), "kind", "O") in "OU"
             has_text = is_open and any(isinstance(value, str) for value in np.asarray(X, dtype=object).flat)
             dtype = object if has_text else "numeric"

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
@@ -133,6 +134,21 @@ def test_columns_of_frames_reach_the_model_as_they_are_through_pipelines_and_sea
         "scaled__price": "number",
     }
     assert search.score(X, y) > 0.9
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda X: pl.from_pandas(X).lazy(), lambda X: X.set_axis(["a", "a", "b", "c"], axis=1)]
+)
+def test_a_frame_that_cannot_be_read_is_an_invalid_value(damage):
+    X, y = orders()
+    with pytest.raises(ValueError, match="X: "):
+        MoERegressor(2).fit(damage(X), y)
+
+
+@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
+def test_docstrings_are_as_notebooks_read_them(kind):
+    assert "\n\nExamples\n--------\n>>> " in kind.__doc__
+    assert "n_experts" in kind()._repr_html_()
 
 
 def test_arrays_hold_texts_and_missing_values():
