@@ -91,7 +91,7 @@ class _Estimator(BaseEstimator):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if hasattr(self, "model_"):
-            self.model_ = copy.copy(self.model_)  # joblib may have mapped its arrays from a file, as read-only
+            self.model_ = copy.deepcopy(self.model_)  # joblib may have mapped its arrays from a file, as read-only
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import sys
 
+import joblib
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -159,6 +160,15 @@ def test_arrays_hold_texts_and_missing_values():
     assert model.score(rows, y) > 0.9
     one, other = model.predict([[None, "red"], [np.nan, "blue"]])
     assert one - other == pytest.approx(3.0, abs=0.5)
+
+
+@each_kind
+def test_what_joblib_maps_from_a_file_learns_on(given, river, rows, tmp_path):
+    X, y = rows
+    model = clone(given).fit(X[:150], y[:150])
+    joblib.dump(model, tmp_path / "model.joblib")
+    mapped = joblib.load(tmp_path / "model.joblib", mmap_mode="r").partial_fit(X[150:], y[150:])
+    assert mapped.model_.state_digest() == model.partial_fit(X[150:], y[150:]).model_.state_digest()
 
 
 # --- from and to River, files and daemons ---------------------------------------------------------------------------
