@@ -58,7 +58,13 @@ def from_stream(model: estimators.MixtureOfExperts) -> MoERegressor | MoEClassif
     if model.is_classifier and len({type(label) for label in model.output_names}) > 1:
         labels = some_of(model.output_names)
         raise ConfigError(f"from_stream: the labels {labels} are of several types, which scikit-learn cannot take")
-    made = kind(**{name: getattr(model, name) for name in kind().get_params(deep=False)})
+    river: type[Any] = type(model)
+    usual, arguments = river(), kind().get_params(deep=False)
+    for name in arguments:  # a checkpoint has written defaults out
+        mine, default = (getattr(each.options, name, getattr(each, name)) for each in (model, usual))
+        if mine != default:
+            arguments[name] = getattr(model, name)
+    made = kind(**arguments)
     if model.n:
         made.model_, made.n_features_in_ = copy.copy(model), len(model.fields)
         if {*model.fields} != {f"x{j}" for j in range(len(model.fields))}:  # the names of columns of arrays

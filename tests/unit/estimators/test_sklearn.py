@@ -162,6 +162,13 @@ def test_arrays_hold_texts_and_missing_values():
     assert one - other == pytest.approx(3.0, abs=0.5)
 
 
+def test_what_comes_from_a_checkpoint_names_no_defaults(tmp_path):
+    river = streammoe.MoERegressor(3, averaging=streammoe.Polyak())
+    river.learn_one({"a": 1.0}, 1.0)
+    river.save(tmp_path / "m.model")
+    assert repr(load(tmp_path / "m.model")) == "MoERegressor(n_experts=3)"
+
+
 @each_kind
 def test_what_joblib_maps_from_a_file_learns_on(given, river, rows, tmp_path):
     X, y = rows
