@@ -94,11 +94,6 @@ class _Estimator(BaseEstimator):
     n_features_in_: int
     feature_names_in_: AnyArray
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if hasattr(self, "model_"):
-            self.model_ = copy.deepcopy(self.model_)  # joblib may have mapped its arrays from a file, as read-only
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = tags.input_tags.categorical = True

@@ -176,6 +176,8 @@ def test_what_joblib_maps_from_a_file_learns_on(given, river, rows, tmp_path):
     joblib.dump(model, tmp_path / "model.joblib")
     mapped = joblib.load(tmp_path / "model.joblib", mmap_mode="r").partial_fit(X[150:], y[150:])
     assert mapped.model_.state_digest() == model.partial_fit(X[150:], y[150:]).model_.state_digest()
+    joblib.dump(model.model_, tmp_path / "river.joblib")
+    joblib.load(tmp_path / "river.joblib", mmap_mode="r").learn_array(X, y)
 
 
 # --- from and to River, files and daemons ---------------------------------------------------------------------------
