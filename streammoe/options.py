@@ -558,7 +558,9 @@ def document(estimator: Any) -> None:
     names = list(signature(estimator).parameters)
     section = "".join(f"{name}\n{indent(prose(name, fields[name]), ' ' * 4)}\n" for name in names)
     if headline:  # python -OO drops docstrings
-        estimator.__doc__ = f"{before}Parameters\n----------\n{section}\n{headline}{after}"
+        estimator.__doc__ = (
+            f"{before}Parameters\n----------\n{section}\nExamples\n{after}"  # without the colon, as numpydoc reads it
+        )
 
 
 def prose(name: str, field: FieldInfo) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from streammoe import batch, estimators
 from streammoe.errors import ConfigError, not_installed
 from streammoe.estimators.arguments import complete
+from streammoe.estimators.frames import frame_of
 from streammoe.options import ClassifierOptions, RegressorOptions
 from streammoe.text import some_of
 from streammoe.types import AnyArray, FloatArray
@@ -57,7 +58,13 @@ def from_stream(model: estimators.MixtureOfExperts) -> MoERegressor | MoEClassif
     if model.is_classifier and len({type(label) for label in model.output_names}) > 1:
         labels = some_of(model.output_names)
         raise ConfigError(f"from_stream: the labels {labels} are of several types, which scikit-learn cannot take")
-    made = kind(**{name: getattr(model, name) for name in kind().get_params(deep=False)})
+    river: type[Any] = type(model)
+    usual, arguments = river(), kind().get_params(deep=False)
+    for name in arguments:  # a checkpoint has written defaults out
+        mine, default = (getattr(each.options, name, getattr(each, name)) for each in (model, usual))
+        if mine != default:
+            arguments[name] = getattr(model, name)
+    made = kind(**arguments)
     if model.n:
         made.model_, made.n_features_in_ = copy.copy(model), len(model.fields)
         if {*model.fields} != {f"x{j}" for j in range(len(model.fields))}:  # the names of columns of arrays
@@ -86,11 +93,6 @@ class _Estimator(BaseEstimator):
     model_: Any
     n_features_in_: int
     feature_names_in_: AnyArray
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if hasattr(self, "model_"):
-            self.model_ = copy.copy(self.model_)  # joblib may have mapped its arrays from a file, as read-only
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -156,7 +158,7 @@ class _Estimator(BaseEstimator):
         """
         if not is_first:
             check_is_fitted(self, "model_")
-        if not (hasattr(X, "columns") or hasattr(X, "column_names")):
+        if frame_of(X, "X") is None:
             is_open = getattr(getattr(X, "dtype", None), "kind", "O") in "OU"
             has_text = is_open and any(isinstance(value, str) for value in np.asarray(X, dtype=object).flat)
             dtype = object if has_text else "numeric"

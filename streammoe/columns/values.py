@@ -58,7 +58,7 @@ TIME = re.compile(
 _LOOKS_LIKE_TIME = re.compile(r"\d{4}-(?:0[1-9]|1[0-2])|\d{4}-\d\d-\d\d(?:[Tt ]\d\d.*)?", re.ASCII)
 _EPOCH = date(1970, 1, 1).toordinal()
 
-NO_VALUE = "leave the key out where a value is missing"
+NO_VALUE = "give None, or leave the key out, where a value is missing"
 NO_TARGET = "an event without a target can be predicted, but not learned"
 OR_CATEGORY = ", or list the column in schema.categorical if it holds categories"
 """What a message suggests for a number in quotes, which is right for a feature only,"""
@@ -395,7 +395,7 @@ def _invalid_in_python(name: object, value: object, kind: ColumnKind, reason: st
         advice = "give seconds since 1970-01-01 UTC as a number, a datetime, or text such as 2026-01-31T12:00:00Z"
     elif kind == "category":
         problem = f"is {type_in_words(value)}, not a category"
-        advice = "give text, a truth value or a number, and leave the key out where it is missing"
+        advice = "give text, a truth value or a number, and None, or no key, where it is missing"
     elif reason == "wrong_type":
         problem = f"is {type_in_words(value)}, not a number"
         advice = (_conversion_of(value) if isinstance(value, str) else "") or advice

@@ -42,6 +42,8 @@ def problem_of(given: object) -> str | None:
     """Return why something that was given as a model is none; None if it is one."""
     if issubclass(type(given), MixtureOfExperts):  # River's pipelines pass isinstance for their last step
         return None
+    if hasattr(type(given), "to_stream"):
+        return f"got {shown(given)} of streammoe.sklearn; give its model_, which it has once it is fitted"
     kinds = "MoERegressor, MoEMultiTargetRegressor or MoEClassifier"
     return f"got {shown(given)}; give a {kinds}, without a pipeline around it"
 

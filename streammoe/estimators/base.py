@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -59,6 +60,9 @@ class MixtureOfExperts(Inspected):
         other = object.__new__(type(self))
         vars(other).update(vars(self), learner=self.learner.copy())
         return other
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(copy.deepcopy(state))  # joblib may have mapped arrays from a file, as read-only
 
     def _check(self) -> None:
         given = {name: getattr(self, name) for name in self._get_params()}

@@ -20,6 +20,7 @@ from streammoe.kernels.state import MMState, Prior
 from streammoe.model.context import Context
 from streammoe.model.gathering import gathered
 from streammoe.model.learner import Learner
+from streammoe.text import counted
 from streammoe.types import BoolArray
 
 RESTARTS = 5
@@ -85,10 +86,9 @@ def warn_of_want(context: Context, is_empty: BoolArray, n: int, n_experts: int) 
     free = model_selection.n_parameters(context.family, context.shape._replace(n_experts=n_experts))
     if n < free:
         LOGGER.warning(
-            "fitted a model with %d free parameters to %d rows, which says little about other rows: give more rows, or "
-            "lower n_experts",
-            free,
-            n,
+            "fitted a model with %s to %s, which says little about other rows: give more rows, or lower n_experts",
+            counted(free, "free parameter"),
+            counted(n, "row"),
         )
 
 

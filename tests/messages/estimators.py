@@ -318,6 +318,7 @@ CASES = {
     "fit, on_round no function": fitted(X, Y, model=MoERegressor, on_round=1),
     # scikit-learn
     "from_stream, a pipeline": lambda _: from_stream(preprocessing.StandardScaler() | MoERegressor()),
+    "from_stream, of scikit-learn": lambda _: from_stream(SklearnClassifier()),
     "from_stream, labels of two types": of_two_types,
     "partial_fit without classes": lambda _: SklearnClassifier().partial_fit(X, ["a", "b"] * (len(X) // 2)),
     "partial_fit, another label": lambda _: (

@@ -4,8 +4,10 @@ import importlib
 import inspect
 import sys
 
+import joblib
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
@@ -135,6 +137,21 @@ def test_columns_of_frames_reach_the_model_as_they_are_through_pipelines_and_sea
     assert search.score(X, y) > 0.9
 
 
+@pytest.mark.parametrize(
+    "damage", [lambda X: pl.from_pandas(X).lazy(), lambda X: X.set_axis(["a", "a", "b", "c"], axis=1)]
+)
+def test_a_frame_that_cannot_be_read_is_an_invalid_value(damage):
+    X, y = orders()
+    with pytest.raises(ValueError, match="X: "):
+        MoERegressor(2).fit(damage(X), y)
+
+
+@pytest.mark.parametrize("kind", [MoERegressor, MoEClassifier])
+def test_docstrings_are_as_notebooks_read_them(kind):
+    assert "\n\nExamples\n--------\n>>> " in kind.__doc__
+    assert "n_experts" in kind()._repr_html_()
+
+
 def test_arrays_hold_texts_and_missing_values():
     X, y = orders()
     rows = X[["price", "color"]].to_numpy()
@@ -143,6 +160,24 @@ def test_arrays_hold_texts_and_missing_values():
     assert model.score(rows, y) > 0.9
     one, other = model.predict([[None, "red"], [np.nan, "blue"]])
     assert one - other == pytest.approx(3.0, abs=0.5)
+
+
+def test_what_comes_from_a_checkpoint_names_no_defaults(tmp_path):
+    river = streammoe.MoERegressor(3, averaging=streammoe.Polyak())
+    river.learn_one({"a": 1.0}, 1.0)
+    river.save(tmp_path / "m.model")
+    assert repr(load(tmp_path / "m.model")) == "MoERegressor(n_experts=3)"
+
+
+@each_kind
+def test_what_joblib_maps_from_a_file_learns_on(given, river, rows, tmp_path):
+    X, y = rows
+    model = clone(given).fit(X[:150], y[:150])
+    joblib.dump(model, tmp_path / "model.joblib")
+    mapped = joblib.load(tmp_path / "model.joblib", mmap_mode="r").partial_fit(X[150:], y[150:])
+    assert mapped.model_.state_digest() == model.partial_fit(X[150:], y[150:]).model_.state_digest()
+    joblib.dump(model.model_, tmp_path / "river.joblib")
+    joblib.load(tmp_path / "river.joblib", mmap_mode="r").learn_array(X, y)
 
 
 # --- from and to River, files and daemons ---------------------------------------------------------------------------
