@@ -14,7 +14,7 @@ from streammoe.columns.encoder import Encoder
 from streammoe.engine.portfolio import shares_of_members
 from streammoe.errors import ConfigError, not_installed
 from streammoe.estimators import MixtureOfExperts, problem_of
-from streammoe.kernels.features import DAY, FEWEST, LEAP, MARGIN, MONDAY, SETTLED, STILL, WEEK, YEAR
+from streammoe.kernels.features import DAY, FEW, FEWEST, LEAP, MARGIN, MONDAY, SETTLED, STILL, WEEK, YEAR
 from streammoe.persistence import durable
 from streammoe.text import shown, some_of
 from streammoe.types import AnyArray, FloatArray, IntArray
@@ -213,7 +213,7 @@ def _cycles(graph: _Graph, encoder: Encoder, times: str) -> list[tuple[str, IntA
     at, first = np.tile(encoder.plan.timed, (3, 1)).T
     period, shift, cycle = (np.repeat(each, T) for each in ((DAY, WEEK, YEAR), (0.0, MONDAY, 0.0), (0, 2, 4)))
     low, high, _, seen = (each[at] for each in encoder.bounds)
-    is_held, reach = (seen > SETTLED) & (high - low < period), MARGIN * (high - low)
+    is_held, reach = (seen > FEW) & (high - low < period), MARGIN * (high - low)
     low = np.where(is_held, low - reach, encoder.plan.lowest[at])
     latest, high = np.where(is_held, high, math.nan), np.where(is_held, high + reach, encoder.plan.highest[at])
     # Seconds since 1970 take float64 in any case.

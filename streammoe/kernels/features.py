@@ -30,7 +30,7 @@ LEAP = 1_000.0
 APART = 0.01
 """How far it is from the one before it, at least, in units of that distance; closer ones are a level of their own."""
 FEW = 10
-"""The same for targets, to which predictions are held."""
+"""The same for targets, to which predictions are held, and for times."""
 CENTERED_AT = 3
 """Up to so many events inputs say nothing yet: any line fits them, so the mean of the targets predicts."""
 FARTHEST, SCALED = 12.0, 400
@@ -72,7 +72,7 @@ def _angle(
 
     Until the times seen cover a whole cycle, one beyond them is held to them, and a missing one is the latest.
     """
-    if seen[j] > SETTLED and high[j] - low[j] < period:
+    if seen[j] > FEW and high[j] - low[j] < period:
         seconds = high[j] if math.isnan(seconds) else held(seconds, j, low, high)
     return 2.0 * math.pi * (((seconds + shift) % period) / period)
 
