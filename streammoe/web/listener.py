@@ -87,6 +87,7 @@ class Listener:
             self._loop.run_until_complete(self._listen())
         except BaseException:  # such as no descriptor for a module of Tornado; else a traceback is left behind
             self._loop.close()
+            self._listener.close()
             raise
         self._thread = threading.Thread(target=self._run, name=settings.section, daemon=True)
         self._thread.start()

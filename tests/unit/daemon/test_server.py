@@ -1,6 +1,9 @@
 """The metrics server over real sockets: what it serves, to whom, and what strangers can cost."""
 
+import asyncio
 import contextlib
+import errno
+import gc
 import gzip
 import logging
 import socket
@@ -318,6 +321,19 @@ def test_clients_that_are_slow_are_cut_off(either, monkeypatch, certificate, reg
             connection.sendall(begun)
             assert not go_on(connection)
         assert 0.15 < time.monotonic() - started < 8
+
+
+def test_one_that_cannot_begin_leaves_nothing_open(health, monkeypatch):
+    def fails(*_):
+        loops.append(asyncio.get_running_loop())
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    loops = []
+    monkeypatch.setattr(listener, "add_accept_handler", fails)
+    with pytest.raises(OSError, match="Too many"):
+        MetricsServer(MetricsSettings(port=0), health)
+    assert loops[0].is_closed()
+    gc.collect()  # a socket that was left open would be noticed here, and not in another test
 
 
 def test_an_end_waits_for_the_answers_to_what_has_come(health):
