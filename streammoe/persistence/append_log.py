@@ -222,7 +222,8 @@ class AppendLog:
                 with memoryview(piece) as rest:
                     written = 0
                     while written < len(rest):
-                        written += self._file.write(rest[written:])
+                        with rest[written:] as left:  # an error that is kept must not hold on to the buffer
+                            written += self._file.write(left)
         except OSError:
             with suppress(OSError):  # a device cannot be truncated; the next start ends half a line there
                 self._file.truncate(whole)

@@ -68,7 +68,7 @@ def predicted(path, X, dtype=np.float64):
     for name in (each.name for each in session.get_inputs()):
         column = X[name]
         if name == "at":
-            column = (column - pd.Timestamp(0)) / pd.Timedelta("1s")
+            column = (column - pd.Timestamp(0)).dt.total_seconds()
         values = column.fillna("") if name == "color" else column.astype(np.float64 if name == "at" else dtype)
         given[name] = values.to_numpy()[:, None]
     return dict(zip((each.name for each in session.get_outputs()), session.run(None, given), strict=True))

@@ -123,7 +123,7 @@ def test_one_that_the_daemon_removes_while_it_is_read_is_found_in_those_that_are
 
 @pytest.mark.parametrize(
     ("call", "number"),
-    [("fsync", errno.ENOSPC), ("listdir" if sys.version_info < (3, 14) else "scandir", errno.EMFILE)],
+    [("fsync", errno.ENOSPC), ("listdir" if sys.version_info < (3, 13) else "scandir", errno.EMFILE)],
 )
 def test_an_error_of_the_system_can_be_retried(store, call, number):
     save(store, 1, 2)
