@@ -59,7 +59,7 @@ def evaluate(
     scores: Scores = ClassificationScores() if model.is_classifier else PrequentialScores(targets.shape[1], every=1)
 
     def add(found: Outcome) -> None:
-        spread = None if model.is_classifier or not found.trace.shares.shape[1] else Spread(found.trace, trial.noise)
+        spread = Spread(found.trace, trial.noise) if found.trace.shares.shape[1] else None
         scores.update(found.losses, found.predictions, found.targets, spread)
 
     for start in range(0, len(table.rows), ROWS_AT_ONCE):
@@ -75,6 +75,5 @@ def evaluate(
     model.learner = trial.learner
     found: dict[str, Any] = dict(scores.summary())
     if isinstance(scores, PrequentialScores):
-        outputs = [*map(str, trial.output_names)] or ["y"]
-        found["intervals"] = scores.of_intervals(outputs)
+        found["intervals"] = scores.of_intervals([*map(str, trial.learner.targets.lagged_names)])
     return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from streammoe.checked import restoring
+from streammoe.errors import CheckpointError
 from streammoe.estimators import MixtureOfExperts, model_of
 from streammoe.persistence import Checkpoint, CheckpointStore, read_checkpoint
 from streammoe.persistence.backup import Target
@@ -46,12 +47,16 @@ class Place:
 
         What cannot be read raises `CheckpointError` once, and is tried again when it has changed, or after a minute.
         """
-        again_at, self._again_at = self._again_at, 0.0  # what cannot be listed now is read as soon as it can
-        seen, checkpoint = self._newest(), None
-        if seen != self._seen or time.monotonic() >= again_at:
-            self._seen, self._again_at = seen, time.monotonic() + RETRY_SECONDS
-            checkpoint, again_at = self.read(), math.inf
-        self._again_at = again_at
+        try:
+            seen = self._newest()
+        except CheckpointError:
+            self._again_at = 0.0  # read it as soon as it can be listed
+            raise
+        if seen == self._seen and time.monotonic() < self._again_at:
+            return None
+        self._seen, self._again_at = seen, time.monotonic() + RETRY_SECONDS
+        checkpoint = self.read()
+        self._again_at = math.inf
         return checkpoint
 
     def _newest(self) -> object:
