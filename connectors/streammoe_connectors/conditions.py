@@ -51,7 +51,7 @@ def check_http_address(address: str) -> str:
 
 
 def is_protected(address: str) -> bool:
-    """Return whether nobody else can read what is sent to an address: it is encrypted, or stays on this machine.
+    """Return whether what is sent to an address stays private: it is encrypted, or does not leave this machine.
 
     >>> is_protected("http://127.0.0.1:8081"), is_protected("http://registry.example")
     (True, False)

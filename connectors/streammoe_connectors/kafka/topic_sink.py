@@ -49,7 +49,7 @@ DEFAULT_MAX_BYTES = 1_048_588
 _RETRY_SECONDS = 0.5
 """Pause after an attempt that has failed, and how long a flush waits at once; four times that for another login."""
 _BATCH_OVERHEAD = 128
-"""Of a batch of one record, at most."""
+"""Upper bound of what a batch adds to its only record."""
 
 _ADVICE = {
     Cause.UNKNOWN_TOPIC: "does not exist on {servers}; create it, or correct {section}.topic",
@@ -71,7 +71,7 @@ _ADVICE = {
     "or give each its own {section}.transactional_id and group",
     Cause.OTHER: "cannot be written{of} ({error}); see the brokers' log",
 }
-"""What is wrong with a topic, and what to do about it."""
+"""Errors of a topic, by cause, with the remedy."""
 
 _ENCODE = msgspec.json.Encoder().encode
 Result = TypeVar("Result")
@@ -163,7 +163,7 @@ class TopicSink(Sink):
             raise self._fail(error) from error
 
     def _connect(self, seconds: float) -> Producer:
-        """Connect, with passwords and certificates as they are now; raise `ClientError` if nobody responds."""
+        """Connect, with passwords and certificates as they are now; raise `ClientError` if no broker responds."""
         deadline = time.monotonic() + seconds
         while True:
             try:
